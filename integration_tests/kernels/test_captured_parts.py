@@ -20,7 +20,7 @@ WIDTH = 6
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     framesmith.reset()
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     yield
     framesmith.reset()
 

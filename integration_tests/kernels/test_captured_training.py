@@ -22,7 +22,7 @@ real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUD
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     framesmith.reset()
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     yield
     framesmith.reset()
 
@@ -197,7 +197,7 @@ def test_indices_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest
 
 
 def test_what_a_mode_does_not_do_is_seen_by_who_has_set_up_no_logs() -> None:
-    source = "import framesmith\nfrom framesmith_backends.reporting import warn_once\nwarn_once('runs without')"
+    source = "import framesmith\nfrom framesmith_backends.reporting import log_once\nlog_once('runs without')"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert "runs without" in done.stderr
 

@@ -13,7 +13,7 @@ from functools import cache
 
 from llvmlite import binding
 
-from framesmith_backends.launch.llvm.engine import LEVEL, PASSES
+from framesmith_backends.launch.llvm.engine import LEVEL, LLVM_PASSES
 from framesmith_backends.render.llvm.builder import Builder, Value, element_bytes
 from framesmith_backends.render.llvm.runtime import attributes
 from framesmith_backends.target import Processor, vectors_of
@@ -114,14 +114,14 @@ def assembly(function: Callable[..., Value], arity: int, kind: str, processor: P
         "ret void",
         "}",
     ]
-    target = attributes(Processor(processor.name, "", processor.bytes, half=True))
+    target = attributes(Processor(processor.name, "", processor.bytes, converts_float16=True))
     weights = '!0 = !{!"branch_weights", i32 1, i32 100000}'
     text = "\n".join([f'target triple = "{processor.triple}"', *b.declared, *lines, target, weights])
     module = binding.parse_assembly(text)
     llvm = binding.Target.from_triple(processor.triple)
     machine = llvm.create_target_machine(cpu=processor.name, opt=LEVEL, jit=True)
     passes = binding.create_new_module_pass_manager()
-    for name in PASSES:
+    for name in LLVM_PASSES:
         getattr(passes, f"add_{name}_pass")()
     options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
     passes.run(module, binding.create_pass_builder(machine, options))

@@ -20,7 +20,7 @@ import torch
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, loads, variables
-from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, RowPass, Store
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Div, Ix, Mod, Var
@@ -72,7 +72,7 @@ def why_not_modelled(kernel: Kernel) -> str | None:
     return None
 
 
-def accesses(one: Pass) -> Iterator[Access]:
+def accesses(one: RowPass) -> Iterator[Access]:
     """Those of a pass, each place once."""
     found: dict[Access, None] = {}
     for load in loads(*one.values):

@@ -21,8 +21,8 @@ from framesmith_backends.native_ops.base import pending_code
 from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying
-from framesmith_backends.reporting import KERNELS, PLANS, noted_refusals
-from framesmith_backends.schedule.plan import Plan
+from framesmith_backends.reporting import KERNEL_LOG, PLAN_LOG, noted_refusals
+from framesmith_backends.schedule.plan import Plan, place_buffers
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.target import CPU
 from framesmith_guards.torch_adapter import OpOverload
@@ -114,15 +114,16 @@ class CpuBackend:
         traced, about = gm, Compilation(CPU, role, options)
         native = options["launch"] == "native" and why_no_blas() is None
         planned = plan_graph(run_passes(LAYOUT_PASSES, gm, about), about, "cpu", on_error, native)
-        gm, lowering, plan = planned.graph, planned.lowering, planned.plan
+        gm, lowering = planned.graph, planned.lowering
+        plan = place_buffers(planned.plan, lowering.program, CPU, native)
         source, space = write(plan, gm)
-        runs = [step for step in plan.steps if isinstance(step, Run)]
+        runs = plan.runs
         llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))
-        PLANS.info("%d steps", len(plan.steps))
-        KERNELS.info("%d kernels in %d runs", len(plan.kernels), len(runs))
-        if PLANS.isEnabledFor(logging.DEBUG):
-            PLANS.debug("%s", plan.text())
-        KERNELS.debug("%s", llvm)
+        PLAN_LOG.info("%d steps", len(plan.steps))
+        KERNEL_LOG.info("%d kernels in %d runs", len(plan.kernels), len(runs))
+        if PLAN_LOG.isEnabledFor(logging.DEBUG):
+            PLAN_LOG.debug("%s", plan.text())
+        KERNEL_LOG.debug("%s", llvm)
 
         def otherwise(error: Exception) -> BoxedFn:
             if on_error is None:
@@ -137,14 +138,16 @@ class CpuBackend:
 def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[Mapping[str, object]]]:
     """LLVM's text of the runs, and what they are entered through. LLVM is loaded by the first graph that has any."""
     from framesmith_backends.launch.llvm.engine import TENSOR_TYPES, begin_module, machine
-    from framesmith_backends.render.llvm.module import Launch, Module, add_entry
+    from framesmith_backends.render.llvm.module import KernelModule, NativeLaunch, add_entry
 
     known = machine()
-    module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict)
+    module = KernelModule(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict)
     for run in runs:
         positions = run.positions
         launches = [
-            Launch(item, tuple(positions[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers)))
+            NativeLaunch(
+                item, tuple(positions[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers))
+            )
             for item in run.items
         ]
         offsets = [one.offset for one in run.inner]

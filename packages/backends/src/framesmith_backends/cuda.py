@@ -11,23 +11,23 @@ import torch
 from torch import fx
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
-from framesmith_backends.autotune.matmuls import Choices
-from framesmith_backends.autotune.tiles import TileChoices
+from framesmith_backends.autotune.matmuls import MatmulTuner
+from framesmith_backends.autotune.tiles import TileTuner
 from framesmith_backends.cuda_graphs.capturable import launches_anything, parameters, takes_unbacked, why_not_captured
 from framesmith_backends.cuda_graphs.partition import Part, in_sequence, partition
 from framesmith_backends.eager import run_eagerly
-from framesmith_backends.launch.cuda.kernel_runs import KernelRun, Rendered, kernel_run
+from framesmith_backends.launch.cuda.kernel_runs import KernelRun, kernel_run, render_runs
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
 from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, lay_out_step, plan_graph, verifying
-from framesmith_backends.render.triton.horizontal import Launch
+from framesmith_backends.render.triton.horizontal import TritonLaunch
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.reporting import PLANS, noted_refusals, warn_once
+from framesmith_backends.reporting import PLAN_LOG, log_once, noted_refusals
 from framesmith_backends.rewrite.scalars import with_scalars_moved
-from framesmith_backends.schedule.plan import Plan
-from framesmith_backends.schedule.steps import Run
+from framesmith_backends.schedule.plan import Plan, place_buffers
+from framesmith_backends.schedule.steps import Allocate
 from framesmith_backends.target import GPU
 from framesmith_backends.torch_adapter import rounds_float32
 from framesmith_guards.torch_adapter import OpOverload
@@ -53,7 +53,7 @@ class TritonStages:
     lowering: Lowering
     plan: Plan
     kernels: tuple[TritonKernel, ...]
-    launches: Mapping[str, Sequence[Launch]]
+    launches: Mapping[str, Sequence[TritonLaunch]]
     source: str
     capture: str = "not asked for"
     matmuls: str = ""
@@ -121,32 +121,29 @@ class CudaBackend:
     ) -> BoxedFn:
         check_role(role, self.name)
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        mode = str(chosen["mode"])
+        about = Compilation(GPU, role, chosen, _attends)
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
         if device_of(gm) == "cpu" and not interpreting():
-            warn_once("backend='cuda': graphs of tensors on the CPU alone run as they are; 'auto' compiles them for it")
+            log_once("backend='cuda': graphs of tensors on the CPU alone run as they are; 'auto' compiles them for it")
             return run_eagerly(gm)
         if not _is_lowered(gm):
-            return _captured(run_eagerly(gm), gm, role, mode)
+            return _captured(run_eagerly(gm), gm, about)
         with verifying(chosen):
-            return self._compiled(gm, role, chosen, on_error)
+            return self._compiled(gm, about, on_error)
 
-    def _compiled(
-        self, gm: fx.GraphModule, role: Role, chosen: Mapping[str, object], on_error: OnError | None
-    ) -> BoxedFn:
-        mode = str(chosen["mode"])
-        graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, role, chosen)), None
+    def _compiled(self, gm: fx.GraphModule, about: Compilation, on_error: OnError | None) -> BoxedFn:
+        graph, parts = run_passes(LAYOUT_PASSES, gm, about), None
         try:
-            graph, parts = _partitioned(graph, mode)
+            graph, parts = _partitioned(graph, about)
         except Exception as error:
             if on_error is None:
                 raise
             on_error("partitioning a graph", error)
         if parts is not None:
-            return _captured_in_parts(graph, parts, role, mode, on_error)
-        return _captured(launcher(_measured_stages(graph, on_error, mode)), graph, role, mode)
+            return _captured_in_parts(graph, parts, about, on_error)
+        return _captured(launcher(_measured_stages(graph, about, on_error)), graph, about)
 
     def why_not_here(self) -> str | None:
         """The reason why this machine cannot run it, and what to install; or None."""
@@ -163,50 +160,60 @@ class CudaBackend:
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> TritonStages:
         """Lower, schedule and render the graph, as one of inference; needs neither a GPU nor triton."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        mode = str(chosen["mode"])
-        graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, "inference", chosen)), None
+        about = Compilation(GPU, "inference", chosen, _attends)
+        graph, parts = run_passes(LAYOUT_PASSES, gm, about), None
         if _is_lowered(graph):
-            graph, parts = _partitioned(graph, mode)
-        stages = replace(_stages(graph, mode), capture=_capture_text(graph, parts, mode))
+            graph, parts = _partitioned(graph, about)
+        stages = replace(_stages(graph, about), capture=_capture_text(graph, parts, _mode(about)))
         kind = device_of(graph)
-        found = (replace(_stages(part.graph, mode, kind), capture=part.text()) for part in parts or ())
+        found = (replace(_stages(part.graph, about, kind), capture=part.text()) for part in parts or ())
         return replace(stages, parts=tuple(found))
 
 
-def _stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
-    """All stages of the graph, its matmuls by their present candidates, other kernels by rule."""
-    choose, tiles = _choices(gm, mode, measured=False)
-    return stages_of(gm, None, choose, device, tiles)
+def _mode(about: Compilation) -> str:
+    return str(about.options["mode"])
+
+
+def _stages(gm: fx.GraphModule, about: Compilation, device: str | None = None) -> TritonStages:
+    """All stages of the graph, its matmuls by their baselines, other kernels by rule."""
+    choose, tiles = _choices(gm, _mode(about), measured=False)
+    return stages_of(gm, None, choose, device, tiles, about)
 
 
 def _measured_stages(
-    gm: fx.GraphModule, on_error: OnError | None, mode: str, device: str | None = None
+    gm: fx.GraphModule, about: Compilation, on_error: OnError | None, device: str | None = None
 ) -> TritonStages:
     """All stages of the graph; where the mode asks for that, its matmuls and kernels are measured."""
-    choose, tiles = _choices(gm, mode, not interpreting(), on_error)
-    stages = stages_of(gm, on_error, choose, device, tiles)
+    choose, tiles = _choices(gm, _mode(about), not interpreting(), on_error)
+    stages = stages_of(gm, on_error, choose, device, tiles, about)
     if choose is not None:
         for what, report in (("matmuls", stages.matmuls), ("tiles", stages.tiles)):
             if report:
-                PLANS.info("%s:\n%s", what, report)
+                PLAN_LOG.info("%s:\n%s", what, report)
     return stages
 
 
 def stages_of(
     gm: fx.GraphModule,
     on_error: OnError | None = None,
-    choose: Choices | None = None,
+    choose: MatmulTuner | None = None,
     device: str | None = None,
-    tiles: TileChoices | None = None,
+    tiles: TileTuner | None = None,
+    about: Compilation | None = None,
 ) -> TritonStages:
-    """All stages of the graph; `choose` has candidates of matmuls, `tiles` those of other kernels, else by rule."""
-    made = Rendered()
+    """All stages of the graph; `choose` has candidates of matmuls, `tiles` those of other kernels, else by rule.
+
+    Without `about` it is one of inference, with the default options.
+    """
+    about = about or Compilation(GPU, "inference", CudaBackend.options, _attends)
     with noted_refusals() as refusals:
-        about = Compilation(GPU, "inference", {}, _attends)
-        planned = plan_graph(gm, about, device or device_of(gm), on_error, choose=choose, order=made.order)
-    gm, lowering, plan = planned.graph, planned.lowering, planned.plan
+        planned = plan_graph(gm, about, device or device_of(gm), on_error, choose=choose)
+    gm, lowering, listed = planned.graph, planned.lowering, planned.plan
+    made = render_runs(listed)
+    plan = place_buffers(listed, lowering.program, GPU, arenas=True, positions=made.positions)
     every = [one for some in made.gathered.values() for one in some]
-    program = replace(lowering.program, layouts={**lowering.program.layouts, **made.layouts})
+    allocated = {step.name: step.layout for step in listed.steps if isinstance(step, Allocate)}
+    program = replace(lowering.program, layouts={**lowering.program.layouts, **allocated})
     chosen = {} if tiles is None else tiles(every, program)
     functions = dict(made.functions)
     for one in chosen.values():
@@ -229,9 +236,9 @@ def _attends(dtype: str, device: str) -> bool:
     return capable and (dtype != "f32" or rounds_float32("matmul"))
 
 
-def _partitioned(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:
+def _partitioned(gm: fx.GraphModule, about: Compilation) -> tuple[fx.GraphModule, list[Part] | None]:
     """The graph, as it is to be captured, and its parts; None where it is captured as one, or not at all."""
-    if mode not in CAPTURING or not launches_anything(gm):
+    if _mode(about) not in CAPTURING or not launches_anything(gm):
         return gm, None
     if why_no_cuda_graph(gm) is None and not takes_unbacked(gm):
         return gm, None
@@ -242,49 +249,48 @@ def _partitioned(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Pa
     graph = with_scalars_moved(gm, device)
     if why_no_cuda_graph(graph) is None and not takes_unbacked(graph):
         return graph, None
-    about = Compilation(GPU, "inference", {}, _attends)
     parts = partition(graph, device, lambda part: plan_graph(part, about, kind, lambda *_: None).plan.launches)
     return (gm, None) if parts is None else (graph, parts)
 
 
 def _captured_in_parts(
-    gm: fx.GraphModule, parts: Sequence[Part], role: Role, mode: str, on_error: OnError | None
+    gm: fx.GraphModule, parts: Sequence[Part], about: Compilation, on_error: OnError | None
 ) -> BoxedFn:
     """The graph by its parts, each a launcher of its own, captured or not."""
     from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
     from framesmith_backends.cuda_graphs.capturer import CudaCapturer
 
-    about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
-    PLANS.info("%s is captured in parts\n%s", about, "\n".join(part.text() for part in parts))
+    name = _name(gm, about)
+    PLAN_LOG.info("%s is captured in parts\n%s", name, "\n".join(part.text() for part in parts))
     kind, index = device_of(gm), device_index(gm)
     capturer = CudaCapturer(index)
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):
-        run = launcher(_measured_stages(part.graph, on_error, mode, kind), index)
+        run = launcher(_measured_stages(part.graph, about, on_error, kind), index)
         if part.why is None:
-            what = f"{about}, part {at + 1} of {len(parts)},"
+            what = f"{name}, part {at + 1} of {len(parts)},"
             run = CapturedGraph(run, parameters(part.graph), capturer, what)
         functions.append(run)
     return in_sequence(gm, parts, functions)
 
 
-def _captured(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
+def _captured(run: BoxedFn, gm: fx.GraphModule, about: Compilation) -> BoxedFn:
     """The function with its launches captured, where they may be; a warning names graphs where they may not."""
-    if mode not in CAPTURING or not launches_anything(gm):
+    if _mode(about) not in CAPTURING or not launches_anything(gm):
         return run
-    about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
-    why = why_no_cuda_graph(gm)
+    name, why = _name(gm, about), why_no_cuda_graph(gm)
     if why is not None:
-        warn_once(f"{about} runs without CUDA graphs: {why}")
+        log_once(f"{name} runs without CUDA graphs: {why}")
         return run
     from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
     from framesmith_backends.cuda_graphs.capturer import CudaCapturer
 
-    return CapturedGraph(run, parameters(gm), CudaCapturer(device_index(gm)), about)
+    return CapturedGraph(run, parameters(gm), CudaCapturer(device_index(gm)), name)
 
 
-def _first_operator(gm: fx.GraphModule) -> str:
-    return next(str(node.target) for node in gm.graph.nodes if node.op == "call_function")
+def _name(gm: fx.GraphModule, about: Compilation) -> str:
+    first = next(str(node.target) for node in gm.graph.nodes if node.op == "call_function")
+    return f"mode={_mode(about)!r}: the {about.role} graph of {first}"
 
 
 def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
@@ -314,18 +320,18 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
 
 def _choices(
     gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | None = None
-) -> tuple[Choices, TileChoices] | tuple[None, None]:
-    """The choices of candidates of the graph's matmuls and kernels, on its device; not `measured`, the present ones."""
+) -> tuple[MatmulTuner, TileTuner] | tuple[None, None]:
+    """The choices of candidates of the graph's matmuls and kernels, on its device; not `measured`, the baselines."""
     if mode not in MEASURING:
         return None, None
     exact = not rounds_float32("matmul")
     if not measured or device_of(gm) != "cuda":
-        return Choices(exact=exact), TileChoices()
+        return MatmulTuner(exact=exact), TileTuner()
     from framesmith_backends.autotune.clock import DeviceClock
     from framesmith_backends.launch.cuda.driver import device
 
     clock = DeviceClock(device(device_index(gm)))
-    return Choices(clock, on_error, exact=exact), TileChoices(clock, on_error)
+    return MatmulTuner(clock, on_error, exact=exact), TileTuner(clock, on_error)
 
 
 def interpreting() -> bool:
@@ -368,8 +374,7 @@ def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
 
 
 def kernel_runs(stages: TritonStages) -> list[KernelRun]:
-    runs = [step for step in stages.plan.steps if isinstance(step, Run)]
-    return [kernel_run(run, stages.launches[run.entry]) for run in runs]
+    return [kernel_run(run, stages.launches[run.entry]) for run in stages.plan.runs]
 
 
 backend = CudaBackend()

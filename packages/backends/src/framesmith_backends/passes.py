@@ -1,7 +1,7 @@
 """A pass is a row: a name, a function from an IR to the same IR, and when it applies.
 
 Each pipeline is a tuple of passes that `run_passes` drives. After each pass every observer is called with the pass's
-name, what it made and how long it took: one logs (`framesmith.passes`), `verify.verify_ir` checks invariants.
+name, what it made and how long it took: one logs (`framesmith.passes`), `pipeline.verify_after` checks invariants.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-PASSES = logging.getLogger("framesmith.passes")
+PASS_LOG = logging.getLogger("framesmith.passes")
 
 IR = TypeVar("IR")
 About = TypeVar("About")
@@ -40,10 +40,10 @@ class Pass(Generic[IR, About]):
 
 def log_pass(name: str, ir: object, changed: bool, seconds: float) -> None:
     """Log the pass; at DEBUG with the text of what it changed: its `text()`, or that of an FX graph."""
-    PASSES.info("%s: %s, %.2f ms", name, "changed" if changed else "no change", seconds * 1e3)
-    if changed and PASSES.isEnabledFor(logging.DEBUG):
+    PASS_LOG.info("%s: %s, %.2f ms", name, "changed" if changed else "no change", seconds * 1e3)
+    if changed and PASS_LOG.isEnabledFor(logging.DEBUG):
         text = getattr(ir, "text", None)
-        PASSES.debug("after %s:\n%s", name, text() if callable(text) else getattr(ir, "graph", ir))
+        PASS_LOG.debug("after %s:\n%s", name, text() if callable(text) else getattr(ir, "graph", ir))
 
 
 #: Observers of every compile in this process, such as the tests' verification.
@@ -65,7 +65,7 @@ def observe(name: str, ir: object, changed: bool, seconds: float) -> None:
     """Call every observer, and log the pass."""
     for observer in (*EVERYWHERE, *_OBSERVERS.get()):
         observer(name, ir, changed, seconds)
-    if PASSES.isEnabledFor(logging.INFO):
+    if PASS_LOG.isEnabledFor(logging.INFO):
         log_pass(name, ir, changed, seconds)
 
 

@@ -29,9 +29,8 @@ from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.log_probabilities import decompose_log_softmax
 from framesmith_backends.rewrite.partial_writes import write_parts
 from framesmith_backends.rewrite.unfused_bias import without_bias
-from framesmith_backends.schedule.matmuls.epilogues import Choose
-from framesmith_backends.schedule.memory.arena import Order
-from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.matmuls.epilogues import ChooseTiles
+from framesmith_backends.schedule.plan import Plan, list_steps
 from framesmith_backends.target import Target
 
 #: The passes that choose who multiplies large float32 matrices on the CPU, by the option `matmul`.
@@ -110,7 +109,7 @@ def lay_out_step(graph: fx.Graph, about: Compilation) -> fx.Graph | None:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The graph after its passes, its lowering and its launch list."""
+    """The graph after its passes, its lowering, and its launch list, which `schedule.plan.place_buffers` completes."""
 
     graph: fx.GraphModule
     lowering: Lowering
@@ -123,15 +122,14 @@ def plan_graph(
     device: str,
     on_error: OnError | None = None,
     native: bool = False,
-    choose: Choose | None = None,
-    order: Order | None = None,
+    choose: ChooseTiles | None = None,
 ) -> Planned:
-    """Run GRAPH_PASSES, lower the graph of tensors on that type of device, and schedule it; see `make_plan`."""
+    """Run GRAPH_PASSES, lower the graph of tensors on that type of device, and schedule it; see `list_steps`."""
     gm = run_passes(GRAPH_PASSES, gm, about)
     start = time.perf_counter()
     lowering = lower_graph(gm, device, on_error, about.target)
     observe("lowering", lowering.program, True, time.perf_counter() - start)
-    return Planned(gm, lowering, make_plan(lowering.program, about.target, native, choose, about.attends, order))
+    return Planned(gm, lowering, list_steps(lowering.program, about.target, native, choose, about.attends))
 
 
 def verifying(options: Mapping[str, object]) -> AbstractContextManager[None]:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-PLANS = logging.getLogger("framesmith.plan")
-KERNELS = logging.getLogger("framesmith.kernels")
+PLAN_LOG = logging.getLogger("framesmith.plan")
+KERNEL_LOG = logging.getLogger("framesmith.kernels")
 
 
 @functools.cache
-def warn_once(text: str, log: logging.Logger = PLANS) -> None:
+def log_once(text: str, log: logging.Logger = PLAN_LOG) -> None:
     """Warn the user, once in a process, that something does not do what it is for."""
     log.warning("%s", text)
 
@@ -46,7 +46,7 @@ def noted_refusals() -> Iterator[dict[str, str]]:
 
 def note(what: str, name: str, refusal: Refusal) -> None:
     """Note that `what` ("fused attention") is not done to the call of that name."""
-    PLANS.info("no %s for %s: %s", what, name, refusal.reason)
+    PLAN_LOG.info("no %s for %s: %s", what, name, refusal.reason)
     noted = _NOTED.get()
     if noted is not None:
         noted[f"no {what} for {name}"] = refusal.reason

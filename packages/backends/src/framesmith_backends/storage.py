@@ -14,10 +14,12 @@ import stat
 import tempfile
 from pathlib import Path
 
-from framesmith_backends.reporting import KERNELS, warn_once
+from framesmith_backends.reporting import KERNEL_LOG, log_once
 
 #: Bytes up to which files are kept, and how many are written between two looks at what there is.
 MOST_BYTES, WRITES_BETWEEN = 256 << 20, 64
+#: How names of machine code end: these files are evicted.
+CODE = ".o"
 _writes = itertools.count()
 
 
@@ -42,7 +44,7 @@ def read(name: str) -> bytes | None:
     except OSError:
         return None
     if digest.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
-        KERNELS.warning("%s is damaged and will be written again", where / name)
+        KERNEL_LOG.warning("%s is damaged and will be written again", where / name)
         return None
     with contextlib.suppress(OSError):  # a folder that may be read alone
         os.utime(where / name)
@@ -65,7 +67,7 @@ def write(name: str, content: bytes) -> bool:
             file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         os.replace(temporary, where / name)
     except OSError as error:
-        KERNELS.debug("nothing is kept in %s: %s", where, error)
+        KERNEL_LOG.debug("nothing is kept in %s: %s", where, error)
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         return False
@@ -82,14 +84,14 @@ def _is_private(where: Path) -> bool:
         return False
     private = known.st_uid == os.getuid() and not known.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not private:
-        warn_once(f"{where} is not used: others may write there; chmod go-w makes it yours alone", KERNELS)
+        log_once(f"{where} is not used: others may write there; chmod go-w makes it yours alone", KERNEL_LOG)
     return private
 
 
 def _evict(where: Path) -> None:
     """Remove the machine code that nobody has read for longest, until three quarters of MOST_BYTES are left."""
     known = []
-    for path in where.glob("*.o"):
+    for path in where.glob(f"*{CODE}"):
         with contextlib.suppress(OSError):  # another process was faster
             about = path.stat()
             known.append((about.st_mtime, about.st_size, path))

@@ -58,12 +58,13 @@ class InlineBudget:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A CPU: LLVM's `name` and `features`, the vector register's size in `bytes`, and whether it converts float16."""
+    """A CPU: LLVM's `name` and `features`, the vector register's size in `bytes`, and `converts_float16`: whether
+    it has instructions for that."""
 
     name: str
     features: str
     bytes: int
-    half: bool
+    converts_float16: bool
 
     @property
     def float_lanes(self) -> int:
@@ -199,5 +200,5 @@ def host() -> Processor:
         width = 32
     else:
         width = 16
-    half = bool(features.get("f16c") or features.get("fullfp16") or features.get("fp16"))
-    return Processor(binding.get_host_cpu_name(), features.flatten(), width, half)
+    converts_float16 = bool(features.get("f16c") or features.get("fullfp16") or features.get("fp16"))
+    return Processor(binding.get_host_cpu_name(), features.flatten(), width, converts_float16)

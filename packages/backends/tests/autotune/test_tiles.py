@@ -26,7 +26,7 @@ from framesmith_aten.contract import OnError
 from framesmith_backends import CudaBackend, reporting, storage
 from framesmith_backends.autotune import tiles as choosing_tiles
 from framesmith_backends.autotune.autotuner import MARGIN, Times, autotuner
-from framesmith_backends.autotune.tiles import BY_RULE, InForm, TileChoices, TileTrial, in_form, trial_of
+from framesmith_backends.autotune.tiles import BY_RULE, InForm, TileTrial, TileTuner, in_form, trial_of
 from framesmith_backends.autotune.trials import TooLarge
 from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.program import Program
@@ -54,20 +54,20 @@ LARGE = (2048, 2048)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     autotuner.cache_clear()
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     return tmp_path / "framesmith"
 
 
 def compiled(
     clock: Preferring | None, function: Function = scaled, shapes: Any = (LARGE,), on_error: OnError | None = None
 ) -> TritonStages:
-    return stages_of(trace(function, empty(*shapes)), tiles=TileChoices(clock, on_error))
+    return stages_of(trace(function, empty(*shapes)), tiles=TileTuner(clock, on_error))
 
 
 def trials_of(gm: fx.GraphModule) -> list[TileTrial]:
     found: list[TileTrial] = []
 
-    class Noting(TileChoices):
+    class Noting(TileTuner):
         def __call__(self, given: Sequence[Gathered], program: Program) -> Mapping[str, InForm]:
             found.extend(trial for one in given if (trial := trial_of(one, program)))
             return {}
@@ -196,7 +196,7 @@ def test_kernels_that_share_a_launch_go_on_sharing_it(which: int, rows: list[int
     written = [k for k in range(20) if not 5 <= k < 10]
     gm = mutating(steps, inputs, written)
     clock = Preferring(which)
-    stages, before = stages_of(gm, tiles=TileChoices(clock)), stages_of(gm)
+    stages, before = stages_of(gm, tiles=TileTuner(clock)), stages_of(gm)
     assert [k.pointers for k in stages.launched] == [k.pointers for k in before.launched]
     ((name, form),) = clock.preferred.items()
     assert name == "kernel0 and 4 more"
@@ -212,7 +212,7 @@ def columns(*some: torch.Tensor) -> list[torch.Tensor]:
 
 def test_kernels_of_one_text_have_one_in_another_form() -> None:
     gm = mutating(columns, empty(*[(1024, 2048)] * 3), [0, 1, 2])
-    stages, before = stages_of(gm, tiles=TileChoices(Preferring(0))), stages_of(gm)
+    stages, before = stages_of(gm, tiles=TileTuner(Preferring(0))), stages_of(gm)
     assert len(stages.kernels) == 3 and len(stages.launched) == len(before.launched) == 1
     assert all((kernel.grid, kernel.warps) == (512, 16) for kernel in stages.kernels)
     assert stages.launched[0].grid == 1536 and before.launched[0].grid == 3072
@@ -296,7 +296,7 @@ def test_operands_too_large_for_the_device_are_no_failure(caplog: pytest.LogCapt
         assert compiled(clock).kernels == compiled(None).kernels  # without a handler, a failure would be raised
     reported = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert reported == [
-        "kernels and matmuls are not measured where operands take too much; they run by their present candidates"
+        "kernels and matmuls are not measured where operands take too much; they run by their baselines"
     ]
 
 
@@ -318,7 +318,7 @@ def test_kernels_shorter_than_a_launch_are_not_measured() -> None:
 
 def test_symbolic_sizes_are_not_measured() -> None:
     clock = Preferring(0)
-    stages_of(trace_symbolic(scaled, empty(LARGE)), tiles=TileChoices(clock))
+    stages_of(trace_symbolic(scaled, empty(LARGE)), tiles=TileTuner(clock))
     assert not clock.asked
 
 
@@ -326,7 +326,7 @@ def test_the_largest_are_measured_and_no_more_than_so_many(monkeypatch: pytest.M
     def several(*some: torch.Tensor) -> list[torch.Tensor]:
         return [one.softmax(-1) for one in some]
 
-    monkeypatch.setattr(TileChoices, "MOST", 2)
+    monkeypatch.setattr(TileTuner, "MOST", 2)
     clock = Preferring(0)
     stages = compiled(clock, several, ((2048, 1025), (2048, 2050), (2048, 1600), (4096, 1600)))
     assert [round(trial.moved / 2**20) for trial in clock.asked] == [50, 32]

@@ -12,6 +12,6 @@ from framesmith_backends import reporting
 
 @pytest.fixture(autouse=True)
 def notices(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     with caplog.at_level(logging.WARNING, "framesmith.plan"):
         yield caplog

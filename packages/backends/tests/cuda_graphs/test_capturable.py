@@ -126,7 +126,7 @@ def test_a_mode_without_effect_is_reported_once(
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", lambda stages: lambda args: [args[0] + 1])
     monkeypatch.setattr(cuda, "interpreting", lambda: True)  # else kernels of tensors on the CPU do not run at all
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     gm = trace(lambda x: x + 1, [torch.ones(3)])
     with caplog.at_level(logging.WARNING, "framesmith.plan"):
         for _ in range(2):
@@ -147,7 +147,7 @@ def test_graphs_of_the_cpu_alone_run_as_they_are(
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", launched)
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     gm = trace(lambda x: x + 1, [torch.ones(3)])
     with caplog.at_level(logging.WARNING, "framesmith.plan"):
         for _ in range(2):

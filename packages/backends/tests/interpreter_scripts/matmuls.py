@@ -16,7 +16,7 @@ from case_selection.sweeps import a_part
 from graphs.tracing import trace
 from interpreter_scripts.attempts import failures_of, some
 
-from framesmith_backends.autotune.matmuls import PRESENT, Choices, Trial
+from framesmith_backends.autotune.matmuls import BASELINE, MatmulTrial, MatmulTuner
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.fused.matmul import TileShape
 from framesmith_backends.ir.verify import verify_item
@@ -25,7 +25,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 TILE = TileShape(32, 32, 32, 4, 2)
 
 
-class Forced(Choices):
+class Forced(MatmulTuner):
     """The same tile for every matmul, or for those alone that something is fused with."""
 
     tile, alone = TILE, False
@@ -34,7 +34,7 @@ class Forced(Choices):
         return {one.call.name: self.tile for one in found if self.alone or one.kernel is not None}
 
 
-def forced(tile: TileShape, alone: bool = False) -> Choices:
+def forced(tile: TileShape, alone: bool = False) -> MatmulTuner:
     found = Forced()
     found.tile, found.alone = tile, alone  # type: ignore[misc]
     return found
@@ -270,12 +270,12 @@ def stand_in_clock() -> type[Any]:
 def clock() -> None:
     """All that the clock does with matmuls."""
     stand_ins = stand_in_clock()
-    trials: list[tuple[Trial, Any]] = []
+    trials: list[tuple[MatmulTrial, Any]] = []
 
-    class Noting(Choices):
+    class Noting(MatmulTuner):
         def __call__(self, found: Any, program: Any) -> Mapping[str, TileShape]:
             tiles = (TileShape(32, 32, 32, 4, 2), TileShape(16, 32, 32, 4, 2), TileShape(32, 16, 16, 4, 2, 2))
-            trials.extend((Trial(one, tiles), program) for one in found)
+            trials.extend((MatmulTrial(one, tiles), program) for one in found)
             return {}
 
     names = ("linear, gelu", "batch, scaled sum", "linear of rows of rows, residual", "several results")
@@ -298,11 +298,11 @@ def clock() -> None:
             (times,) = stand_in.times([trial], program)
             if isinstance(times, Exception):
                 raise times
-            assert set(times) == {PRESENT, right}, (name, param, times)
-            assert alone or times[PRESENT] == 4 * times[right]
+            assert set(times) == {BASELINE, right}, (name, param, times)
+            assert alone or times[BASELINE] == 4 * times[right]
         stand_in.wrong = ""
         (times,) = stand_in.times([trial], program)
-        assert set(times) == {PRESENT, right, third}, (name, times)
+        assert set(times) == {BASELINE, right, third}, (name, times)
         waits, stand_in.failing = Stream.waits, "candidate0"
         (error,) = stand_in.times([trial], program)
         assert str(error) == "after its launch" and Stream.waits == waits + 1, (error, waits, Stream.waits)

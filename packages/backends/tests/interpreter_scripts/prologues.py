@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from graphs.tracing import trace
 from interpreter_scripts.attempts import failures_of, some
 
-from framesmith_backends.autotune.matmuls import PRESENT, Choices, Trial
+from framesmith_backends.autotune.matmuls import BASELINE, MatmulTrial, MatmulTuner
 from framesmith_backends.cuda import TritonStages, launcher, stages_of
 from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
@@ -30,7 +30,7 @@ NONE, FIRST, SECOND, BOTH = (False, False), (True, False), (False, True), (True,
 ANY = [NONE, SECOND, FIRST, BOTH]
 
 
-class Forced(Choices):
+class Forced(MatmulTuner):
     """The same tile for every matmul, with as many operands on the way in as may be, or those alone of that number."""
 
     tile: Tiling = TILE
@@ -210,14 +210,14 @@ def candidates(name: str) -> None:
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
             return {run.step.entry: one_by_one.entry(run, None) for run in runs}
 
-    trials: list[tuple[Trial, Any]] = []
+    trials: list[tuple[MatmulTrial, Any]] = []
 
-    class Noting(Choices):
+    class Noting(MatmulTuner):
         def __call__(self, found: Sequence[Fusable], program: Any) -> Mapping[str, TileShape]:
             for one in found:
                 ways = [TILE, IN_TWO, BY_TWO, evenly(one.matmul)]
                 tiles = [replace(tile, computed=way) for way in one.ways for tile in ways]
-                trials.append((Trial(one, tuple(tiles)), program))
+                trials.append((MatmulTrial(one, tuple(tiles)), program))
             return {}
 
     stages_of(trace(CASES[name][0], inputs_of(name, BF16)), choose=Noting())
@@ -229,7 +229,7 @@ def candidates(name: str) -> None:
         buffer: clock._made(layout, device, generator, one.bounds.get(buffer)) for buffer, layout in one.layouts.items()
     }
     found = clock._agreeing(trial, one, launched, buffers)
-    assert {*found} == {PRESENT, *(tile.text() for tile in trial.tiles)}
+    assert {*found} == {BASELINE, *(tile.text() for tile in trial.tiles)}
     before = trial.fusable.before()
     assert before
     for kernel in before:  # what lies where an operand would is read by no form that computes it

@@ -28,7 +28,7 @@ from torch import fx
 
 from framesmith_backends import cuda
 from framesmith_backends.autotune import tiles as choosing_tiles
-from framesmith_backends.autotune.tiles import InForm, TileChoices, TileTrial, trial_of
+from framesmith_backends.autotune.tiles import InForm, TileTrial, TileTuner, trial_of
 from framesmith_backends.autotune.trials import Experiment
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.program import Program
@@ -51,7 +51,7 @@ def make_blocks_small() -> None:
     tile_rules.SCAN_BLOCK, tile_rules.WHOLE_SCAN = 32, 64
     tile_candidates.LEAST_ELEMENTS = 4
     tile_candidates.ROW_BLOCK, tile_candidates.LARGEST_BLOCK = 32, 64
-    choosing_tiles.LEAST_BYTES, TileChoices.MOST = 0, 1000
+    choosing_tiles.LEAST_BYTES, TileTuner.MOST = 0, 1000
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
@@ -109,7 +109,7 @@ def check(case: Case, counts: dict[int, int]) -> None:
     wanted = gm(*plain)
     for which in range(MOST_CONFIGS - 1):
         clock = Preferring(which, blocks_alone=True)
-        stages = stages_of(gm, tiles=TileChoices(clock))
+        stages = stages_of(gm, tiles=TileTuner(clock))
         if not clock.preferred:
             return
         assert stages.tiles.count(", chosen") >= len(clock.asked)
@@ -152,7 +152,7 @@ def clock() -> int:
     for name, gm, launches in a_part(clocked(), 3):
         trials: list[tuple[TileTrial, Program]] = []
 
-        class Noting(TileChoices):
+        class Noting(TileTuner):
             def __call__(self, found: Sequence[Gathered], program: Program) -> Mapping[str, InForm]:
                 trials.extend((trial, program) for one in found if (trial := trial_of(one, program)))
                 return {}
@@ -170,7 +170,7 @@ def clock() -> int:
                 if isinstance(times, Exception):
                     raise times
                 right = trial.others[:1] if not buffer else ()
-                assert {*times} == {trial.present, *right, *trial.others[2:]}, (name, buffer, times)
+                assert {*times} == {trial.baseline, *right, *trial.others[2:]}, (name, buffer, times)
         print("ok", name, flush=True)
     failed, times = stand_ins(None).times([Failing(), trials[0][0]], trials[0][1])
     assert isinstance(failed, LookupError) and not isinstance(times, Exception), (failed, times)
@@ -181,7 +181,7 @@ def clock() -> int:
 class Failing:
     """A trial that cannot say how it is run."""
 
-    name, present, others = "failing", "candidate0", ()
+    name, baseline, others = "failing", "candidate0", ()
 
     def experiment(self, program: Program) -> Experiment:
         raise LookupError("no such buffer")

@@ -15,14 +15,16 @@ from stand_ins.capturer import StandIn
 from torch import fx
 from torch.nn import functional as F
 
-from framesmith_backends import CudaBackend, cuda
+from framesmith_backends import CudaBackend, cuda, target
 from framesmith_backends.cuda_graphs import capturer as cuda_graphs
 from framesmith_backends.cuda_graphs.partition import FEWEST_LAUNCHES, Part, partition, written_in_parts
+from framesmith_backends.pipeline import Compilation
 from framesmith_backends.rewrite.scalars import with_scalars_moved
 
 aten = torch.ops.aten
 SQUARE = ((4, 4), "cuda:0")
 NUMBER = ((), "cpu")
+CAPTURING = Compilation(target.GPU, "inference", {"mode": "reduce-overhead"}, cuda._attends)
 
 
 def layers(x: torch.Tensor, w: torch.Tensor, count: int = 3) -> torch.Tensor:
@@ -32,7 +34,7 @@ def layers(x: torch.Tensor, w: torch.Tensor, count: int = 3) -> torch.Tensor:
 
 
 def parts_of(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[Part]]:
-    graph, parts = cuda._partitioned(gm, "reduce-overhead")
+    graph, parts = cuda._partitioned(gm, CAPTURING)
     assert parts is not None
     return graph, parts
 
@@ -138,14 +140,14 @@ def test_few_launches_are_not_captured() -> None:
         return (x @ w).sin() * x.sum().item()
 
     gm = traced(few, [SQUARE, SQUARE])
-    assert cuda._partitioned(gm, "reduce-overhead") == (gm, None)
+    assert cuda._partitioned(gm, CAPTURING) == (gm, None)
     assert CudaBackend().explain(gm, {"mode": "reduce-overhead"}).capture.startswith("none: ")
     assert FEWEST_LAUNCHES > 2
 
 
 def test_a_graph_with_nothing_to_cut_is_as_ever() -> None:
     gm = traced(lambda x, w: layers(x, w), [SQUARE, SQUARE])
-    assert cuda._partitioned(gm, "reduce-overhead") == (gm, None)
+    assert cuda._partitioned(gm, CAPTURING) == (gm, None)
     other = traced(read, [SQUARE, SQUARE])
     assert cuda._partitioned(other, "default") == (other, None)
 
@@ -208,7 +210,7 @@ def same_for_seeds(gm: fx.GraphModule, graph: fx.GraphModule, parts: list[Part],
 def test_a_part_that_cannot_be_captured_falls_back_alone(caplog: pytest.LogCaptureFixture) -> None:
     from framesmith_backends import reporting
 
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     graph, parts = parts_of(traced(read, [SQUARE, SQUARE]))
     run, made = run_by_parts(graph, parts)
     made[1].capturer.error = RuntimeError("not permitted")  # type: ignore[attr-defined]
@@ -272,7 +274,7 @@ def test_numbers_of_the_cpu_get_to_the_device_by_one_copy() -> None:
 
 def test_a_constant_number_is_made_on_the_device() -> None:
     gm = traced(lambda x, w: layers(x, w) + torch.ones(()), [SQUARE, SQUARE])
-    graph, parts = cuda._partitioned(gm, "reduce-overhead")
+    graph, parts = cuda._partitioned(gm, CAPTURING)
     assert parts is None and graph is not gm and cuda.why_no_cuda_graph(graph) is None
     assert not any(
         value.device.type == "cpu" for node in graph.graph.nodes if (value := node.meta.get("val")) is not None

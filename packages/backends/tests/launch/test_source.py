@@ -11,7 +11,7 @@ from graphs.tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm.engine import handle_offset, machine
-from framesmith_backends.launch.source import Writer
+from framesmith_backends.launch.source import LauncherText
 
 
 def test_source_is_one_flat_function() -> None:
@@ -134,6 +134,6 @@ def test_buffers_are_where_the_graph_has_them_whatever_the_default_device_is(mad
 
 def test_a_name_of_the_functions_own_is_no_global() -> None:
     """The eighth unbacked number is u8, and so is the type of an arena."""
-    writer = Writer()
+    writer = LauncherText()
     assert writer.identifier("$u8") != writer.bind("u8", torch.uint8)
     assert writer.bind("u16", torch.uint16) != writer.identifier("$u16")

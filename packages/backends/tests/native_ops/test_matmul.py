@@ -158,7 +158,7 @@ def test_narrow_vectors_give_right_matmuls() -> None:
     for size in (16, 32):
         if size > host.bytes:
             continue
-        narrow = Processor(host.name, host.features, size, host.half)
+        narrow = Processor(host.name, host.features, size, host.converts_float16)
         matmul = NativeMatmul(lambda _, narrow=narrow: render_matmuls(narrow))  # type: ignore[misc]
         for m, k, n in ((70, 130, 90), (4, 70, 33), (1, 19, 5)):
             for form in ("nn", "nt", "tn"):

@@ -17,7 +17,7 @@ from framesmith_backends.cuda import TritonStages, kernel_runs
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, number_function
 from framesmith_backends.launch.cuda.triton_jit import compiled
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
+from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, POINTER_ALIGNMENT, SIZE_DIVISOR, TritonKernel
 from framesmith_backends.target import SCRATCH_PARAMETERS
 
 #: So many threads are run at once.
@@ -104,8 +104,8 @@ class Emulated:
         if len(kernel.versions) > 1 and number_function(kernel.row, kernel)(*numbers) > kernel.block:
             kernel = kernel.versions[1]
         wide = [float(v) if kind == "fp64" else int(v) for v, (_, kind) in zip(numbers, kernel.parameters[many:])]
-        fits = all(wide[k] % ALIGNMENT == 0 for k in kernel.aligned)
-        if any(t.data_ptr() % ALIGNMENT for t in tensors):
+        fits = all(wide[k] % SIZE_DIVISOR == 0 for k in kernel.aligned)
+        if any(t.data_ptr() % POINTER_ALIGNMENT for t in tensors):
             raise AssertionError(
                 f"{kernel.name} is launched on tensors that are not aligned"
             )  # the entry goes elsewhere

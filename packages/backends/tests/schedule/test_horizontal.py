@@ -20,7 +20,7 @@ from sample_programs.random_graphs import random_program
 from framesmith_backends import CudaBackend
 from framesmith_backends.cuda import TritonStages, kernel_runs
 from framesmith_backends.ir.expr import Const, Load, Op
-from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, Param, RowPass, Store
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.render.triton import horizontal as rendering
@@ -107,7 +107,7 @@ def plain_kernel(number: int, read: list[str], written: str, size: int) -> Kerne
     params = (*(Param(n, "f32", False) for n in dict.fromkeys(read) if n != written), Param(written, "f32", True))
     outer = (loop,) if size > 1 else ()
     return Kernel(
-        f"k{number}", params, outer, (), loop if outer else None, (Pass((), (), (Store(written, position, value),)),)
+        f"k{number}", params, outer, (), loop if outer else None, (RowPass((), (), (Store(written, position, value),)),)
     )
 
 

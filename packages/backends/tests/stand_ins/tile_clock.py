@@ -12,7 +12,7 @@ from framesmith_backends.target import GPU_PROCESSORS
 
 
 class Preferring:
-    """Report `seconds` for the other candidate numbered `which`, half of the present one's; the rest are slow.
+    """Report `seconds` for the other candidate numbered `which`, half of the baseline's; the rest are slow.
 
     With `blocks_alone` candidates that differ from the rule's in warps and caches do not count: interpreters have none.
     `asked` are the trials that it was given, `preferred` says for those that have such a candidate which one that is.
@@ -39,7 +39,7 @@ class Preferring:
         return [self._times(trial) for trial in trials]
 
     def _times(self, trial: TileTrial) -> Times:
-        found = {trial.present: 1e-5, **dict.fromkeys(trial.others, 2e-5)}
+        found = {trial.baseline: 1e-5, **dict.fromkeys(trial.others, 2e-5)}
         rule, *others = trial.candidates
         if self.blocks_alone:
             others = [one for one in others if one.tile != rule.tile]

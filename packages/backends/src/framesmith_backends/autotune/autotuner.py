@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from framesmith_backends import storage
 
-#: Another candidate is chosen if its time is less than this part of the present one's.
+#: Another candidate is chosen if its time is less than this part of the baseline's.
 MARGIN = 0.98
 #: The number of processes that time candidates on a busy machine before the best times of all of them are used.
 MOST_BUSY = 3
@@ -35,10 +35,10 @@ class Timing(NamedTuple):
 
 
 class Candidates(Protocol):
-    """The names of a computation's candidates: the present one, and others in the order of reports."""
+    """The names of a computation's candidates: the baseline, and others in the order of reports."""
 
     @property
-    def present(self) -> str: ...
+    def baseline(self) -> str: ...
 
     @property
     def others(self) -> tuple[str, ...]: ...
@@ -53,10 +53,10 @@ def key_of(*parts: object) -> str:
 
 
 def fastest(times: Times, one: Candidates, margin: float = MARGIN, seconds: float = 0.0) -> str | None:
-    """The candidate that saves enough of the present one's time, and more than so many seconds; None if none does."""
-    if one.present not in times:
+    """The candidate that saves enough of the baseline's time, and more than so many seconds; None if none does."""
+    if one.baseline not in times:
         return None
-    limit = min(margin * times[one.present], times[one.present] - seconds)
+    limit = min(margin * times[one.baseline], times[one.baseline] - seconds)
     best = min((name for name in one.others if name in times), key=times.__getitem__, default=None)
     return best if best is not None and times[best] < limit else None
 
@@ -115,9 +115,9 @@ def _stored(key: str, one: Candidates) -> Timing | None:
     if not isinstance(known, dict) or known.get("format") != FORMAT:
         return None
     times, busy = known.get("times"), known.get("busy", 0)
-    if not isinstance(times, dict) or type(busy) is not int or one.present not in times:
+    if not isinstance(times, dict) or type(busy) is not int or one.baseline not in times:
         return None
-    fits = times.keys() <= {one.present, *one.others}
+    fits = times.keys() <= {one.baseline, *one.others}
     return Timing(times, busy) if fits and all(isinstance(v, float) and v > 0 for v in times.values()) else None
 
 

@@ -31,7 +31,7 @@ from framesmith_backends.launch.cuda.kernel_runs import KernelRun, kernel_run
 from framesmith_backends.launch.cuda.native import native_entries
 from framesmith_backends.launch.cuda.vector_flags import PROMISES
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.reporting import PLANS
+from framesmith_backends.reporting import PLAN_LOG
 from framesmith_backends.schedule.steps import run_of
 from framesmith_backends.torch_adapter import unstable
 
@@ -43,7 +43,7 @@ MOST_LAUNCHES, SPAN = 16, 2e-3
 MOST_COPIED, BEYOND_CACHE, SHARE_OF_FREE = 512 << 20, 1.25, 4
 #: Candidates that take so much longer than the best one in a round are out.
 OUT = 1.3
-#: Results of a candidate that are not near those of the present one, and how many there may be.
+#: Results of a candidate that are not near those of the baseline, and how many there may be.
 NEAR, FAR_AWAY = 0.05, 0.01
 #: The value of the user's numbers, which a kernel is given at each call, while it is timed.
 NUMBER = 0.5
@@ -103,10 +103,10 @@ class DeviceClock:
                 found[at][name] = _launching(entries[run.step.entry], run)
         for trial, one, own in zip(trials, experiments, found, strict=True):
             if one.call is not None:
-                before, after = own.pop(BEFORE, None), own.pop(trial.present, None)
-                asked = sum(name in one.launches for name in (BEFORE, trial.present))
+                before, after = own.pop(BEFORE, None), own.pop(trial.baseline, None)
+                asked = sum(name in one.launches for name in (BEFORE, trial.baseline))
                 if asked == sum(part is not None for part in (before, after)):
-                    own[trial.present] = _with_call(one, one.call, before, after)
+                    own[trial.baseline] = _with_call(one, one.call, before, after)
         return found
 
     def entries(self, runs: Sequence[KernelRun]) -> Mapping[str, object]:
@@ -135,7 +135,7 @@ def _compiled(kernel: TritonKernel, capability: int) -> bool:
     try:
         cubin(kernel, False, capability)
     except Exception as error:
-        PLANS.info("a candidate of %s does not compile: %s", kernel.name, error)
+        PLAN_LOG.info("a candidate of %s does not compile: %s", kernel.name, error)
         return False
     return True
 
@@ -181,9 +181,9 @@ def _plain() -> Iterator[None]:
 
 
 def _timed(trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate], device: torch.device) -> Times:
-    """Seconds of a launch of each candidate whose results are those of the present one."""
-    if trial.present not in candidates:
-        raise RuntimeError(f"the present candidate of {trial.name} does not compile")
+    """Seconds of a launch of each candidate whose results are those of the baseline."""
+    if trial.baseline not in candidates:
+        raise RuntimeError(f"the baseline of {trial.name} does not compile")
     sizes = {name: span(layout) * DTYPES[layout.dtype].itemsize for name, layout in one.layouts.items()}
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -198,9 +198,9 @@ def _timed(trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidat
     try:
         with torch.cuda.stream(stream):
             agreeing = _agreeing(trial, one, candidates, first)
-            count = _count(agreeing[trial.present], first, copies)
+            count = _count(agreeing[trial.baseline], first, copies)
             graphs = {name: _captured(candidate, sets, count) for name, candidate in agreeing.items()}
-            found = _rounds(graphs, trial.present, one.seconds)
+            found = _rounds(graphs, trial.baseline, one.seconds)
     finally:
         stream.synchronize()  # launches may be on their way whatever happened, and operands' memory is given away next
     return {name: seconds / count for name, seconds in found.items()}
@@ -242,18 +242,18 @@ def _copies(size: int, device: torch.device) -> int:
 def _agreeing(
     trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate], buffers: dict[str, torch.Tensor]
 ) -> dict[str, LaunchedCandidate]:
-    """The candidates that make what the present one does of the same buffers, or near that; each has run once then.
+    """The candidates that make what the baseline does of the same buffers, or near that; each has run once then.
 
     What is written was random, so that it is not right before a candidate has run.
     """
     before = {name: _copy(buffers[name]) for name in one.written}
-    result = candidates[trial.present](buffers)
+    result = candidates[trial.baseline](buffers)
     wanted = {name: buffers[name].clone() for name in one.written}
     if result is not None and one.result in wanted:
         wanted[one.result] = result
-    found = {trial.present: candidates[trial.present]}
+    found = {trial.baseline: candidates[trial.baseline]}
     for label, candidate in candidates.items():
-        if label == trial.present:
+        if label == trial.baseline:
             continue
         for name in one.written:
             buffers[name].copy_(before[name])
@@ -261,7 +261,7 @@ def _agreeing(
         if all(_is_near(buffers[name], wanted[name]) for name in one.written):
             found[label] = candidate
         else:
-            PLANS.warning("%s in %s gives other numbers and is not used", trial.name, label)
+            PLAN_LOG.warning("%s in %s gives other numbers and is not used", trial.name, label)
     return found
 
 
@@ -302,7 +302,7 @@ def _captured(
     return graph
 
 
-def _rounds(graphs: dict[str, torch.cuda.CUDAGraph], present: str, budget: float) -> dict[str, float]:
+def _rounds(graphs: dict[str, torch.cuda.CUDAGraph], baseline: str, budget: float) -> dict[str, float]:
     """The median seconds of each capture, all replayed in turns; of those that were far behind, what they took."""
     start = time.perf_counter()
     found: dict[str, list[float]] = {name: [] for name in graphs}
@@ -322,7 +322,7 @@ def _rounds(graphs: dict[str, torch.cuda.CUDAGraph], present: str, budget: float
         if number == 0:
             continue
         best = min(statistics.median(found[name]) for name in running)
-        running = [name for name in running if name == present or statistics.median(found[name]) <= OUT * best]
+        running = [name for name in running if name == baseline or statistics.median(found[name]) <= OUT * best]
         if time.perf_counter() - start > budget:
             break
     return {name: statistics.median(times) for name, times in found.items()}

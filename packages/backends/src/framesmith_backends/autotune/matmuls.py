@@ -14,8 +14,8 @@ from framesmith_backends.autotune.trials import (
     ANY_INTEGERS,
     BEFORE,
     Buffers,
-    Choosing,
     Experiment,
+    Tuner,
     ints,
     span,
 )
@@ -26,14 +26,14 @@ from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import candidates
-from framesmith_backends.render.triton.horizontal import Launch, alone
+from framesmith_backends.render.triton.horizontal import TritonLaunch, alone
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.matmuls.operators import view_of
 from framesmith_backends.target import GPU_PROCESSORS
 
-#: The name of the present candidate.
-PRESENT = "ATen"
+#: The baseline's name.
+BASELINE = "ATen"
 #: So many tiles of matmuls that nothing is fused with are measured: cuBLAS is rarely slower.
 MOST_ALONE = 3
 #: Compute capability of the GPU that is assumed where there is none.
@@ -43,12 +43,12 @@ SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A matmul, and the tiles in which it is timed beside the present candidate."""
+class MatmulTrial:
+    """A matmul, and the tiles in which it is timed beside the baseline."""
 
     fusable: Fusable
     tiles: tuple[TileShape, ...]
-    present: ClassVar[str] = PRESENT
+    baseline: ClassVar[str] = BASELINE
 
     @property
     def name(self) -> str:
@@ -81,16 +81,16 @@ class Trial:
         layouts = program.layouts
         buffers = [(layouts[name].shape, layouts[name].strides, name in program.inputs) for name in names]
         after = None if one.kernel is None else render_triton(one.kernel, "kernel")
-        present = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
+        baseline = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
         parts = tuple((one.source, one.pointers, one.grid, one.warps) for one in texts)
-        return key_of(parts, present, buffers, self.others, about, support_digest())
+        return key_of(parts, baseline, buffers, self.others, about, support_digest())
 
     def experiment(self, program: Program) -> Experiment:
         one = self.fusable
         layouts = _layouts(one, self.tiles, program)
         found: dict[str, Sequence[Item]] = {}
         if one.kernel is not None:
-            found[PRESENT] = (one.kernel,)
+            found[BASELINE] = (one.kernel,)
         if one.before():
             found[BEFORE] = one.before()
         found |= {tile.text(): (*one.before(tile), *one.items(tile)) for tile in self.tiles}
@@ -110,16 +110,16 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Choices(Choosing[Fusable, TileShape]):
-    """Chooses the tiles of matmuls that run as one kernel with what follows; `exact` ones of float32 are ATen's."""
+class MatmulTuner(Tuner[Fusable, TileShape]):
+    """Chooses tiles of matmuls that run as one kernel with what follows; with `exact` those of float32 are ATen's."""
 
     WHAT = "matmuls by other candidates than ATen's"
 
     exact: bool = True
 
-    def trials(self, found: Sequence[Fusable], program: Program) -> list[Trial]:
+    def trials(self, found: Sequence[Fusable], program: Program) -> list[MatmulTrial]:
         mine = [one for one in found if not (self.exact and one.matmul.dtype == "f32")]
-        return [trial for one in mine if (trial := Trial(one, tuple(self._tiles(one)))).tiles]
+        return [trial for one in mine if (trial := MatmulTrial(one, tuple(self._tiles(one)))).tiles]
 
     def _tiles(self, one: Fusable) -> list[TileShape]:
         capability = CAPABILITY if self.clock is None else self.clock.capability
@@ -131,7 +131,7 @@ class Choices(Choosing[Fusable, TileShape]):
         return found
 
 
-def _launches(items: Sequence[Item]) -> list[Launch]:
+def _launches(items: Sequence[Item]) -> list[TritonLaunch]:
     return [alone(item, rendered(item)) for item in items if isinstance(item, OnGpu)]
 
 

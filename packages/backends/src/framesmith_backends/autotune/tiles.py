@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from framesmith_backends.autotune.autotuner import key_of
-from framesmith_backends.autotune.trials import ANY_INTEGERS, Choosing, Experiment, span
+from framesmith_backends.autotune.trials import ANY_INTEGERS, Experiment, Tuner, span
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, variables, walk
 from framesmith_backends.ir.kernel import Kernel
@@ -21,12 +21,12 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Indirect
 from framesmith_backends.ir.symbolic.size import Symbol, hint
 from framesmith_backends.launch.cuda.support_source import support_digest
-from framesmith_backends.render.triton.horizontal import Gathered, Launch
+from framesmith_backends.render.triton.horizontal import Gathered, TritonLaunch
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.render.triton.tile import Config
 from framesmith_backends.render.triton.tile_candidates import configs_of
 
-#: The name of the present candidate.
+#: The baseline's name.
 BY_RULE = "by rule"
 #: Fewer bytes are moved in less time than a launch (H200: 3 us); others are timed for so many seconds.
 LEAST_BYTES, SECONDS = 12 << 20, 0.3
@@ -39,7 +39,7 @@ class TileTrial:
     one: Gathered
     candidates: tuple[Config, ...]
     moved: int
-    present: ClassVar[str] = BY_RULE
+    baseline: ClassVar[str] = BY_RULE
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class TileTrial:
             bounds={**dict.fromkeys(written - read, ANY_INTEGERS), **_bounds(kernels)},
         )
 
-    def _launched(self, form: Config) -> Launch:
+    def _launched(self, form: Config) -> TritonLaunch:
         kernels = tuple(map(without_checks, self.one.kernels))
         return in_form(replace(self.one, members=kernels), form).launch
 
@@ -91,7 +91,7 @@ class InForm:
     """A launch in one configuration: its members as functions of their own, by name, and all of them at once."""
 
     functions: Mapping[str, TritonKernel]
-    launch: Launch
+    launch: TritonLaunch
 
 
 def in_form(one: Gathered, form: Config) -> InForm:
@@ -119,7 +119,7 @@ def text_of(function: TritonKernel) -> str:
 
 
 @dataclass(slots=True)
-class TileChoices(Choosing[Gathered, InForm]):
+class TileTuner(Tuner[Gathered, InForm]):
     """Chooses configurations for the launches of a graph, the largest ones first."""
 
     WHAT = "kernels in other configurations than the rule's"

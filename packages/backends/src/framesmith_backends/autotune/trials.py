@@ -1,6 +1,6 @@
 """Trials of kernels on a device: what is launched in each candidate, the clock that times it, and the choices.
 
-The present candidate stays where none is faster by a margin, where none could be timed, and while a CUDA graph is
+The baseline stays where none is faster by a margin, where none could be timed, and while a CUDA graph is
 captured.
 """
 
@@ -17,10 +17,10 @@ from framesmith_backends.autotune.autotuner import Candidates, Times, Timing, au
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.symbolic.size import Size
-from framesmith_backends.render.triton.horizontal import Launch
-from framesmith_backends.reporting import PLANS, warn_once
+from framesmith_backends.render.triton.horizontal import TritonLaunch
+from framesmith_backends.reporting import PLAN_LOG, log_once
 
-#: The name of what the present candidate launches before its call.
+#: The name of what the baseline launches before its call.
 BEFORE = "before"
 #: Integers that are written without being read are below this at first.
 ANY_INTEGERS = 128
@@ -34,13 +34,13 @@ class Experiment:
     """The launches of a trial's candidates, and their buffers.
 
     `launches` has for each candidate the items of a run and their launches. `call` comes before the launches of
-    the present candidate, and behind those called `BEFORE`; it gives the buffer `result`, which those read. `written`
+    the baseline, and behind those called `BEFORE`; it gives the buffer `result`, which those read. `written`
     are the buffers whose contents are compared. `cold` are those that are met in memory, not in the cache.
     `bounds` says below which number the elements of a buffer of integers are, where these are indices, factors or
     written without being read; others are zeros. The clock takes `seconds` at most for it.
     """
 
-    launches: Mapping[str, tuple[Sequence[Item], Sequence[Launch]]]
+    launches: Mapping[str, tuple[Sequence[Item], Sequence[TritonLaunch]]]
     layouts: Mapping[str, Layout]
     written: tuple[str, ...]
     cold: frozenset[str]
@@ -89,7 +89,7 @@ class Clock(Protocol):
 
 
 class TooLarge(Exception):
-    """A trial does not fit in the device's free memory; its present candidate is no worse than it was."""
+    """A trial does not fit in the device's free memory; its baseline is no worse than it was."""
 
 
 Found = TypeVar("Found")
@@ -97,10 +97,10 @@ Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
-class Choosing(Generic[Found, Made]):
-    """Chooses candidates for a graph's computations and reports them; without a `clock` the present ones.
+class Tuner(Generic[Found, Made]):
+    """Chooses candidates for a graph's computations and reports them; without a `clock` the baselines.
 
-    A computation that cannot be timed keeps its present candidate, and `on_error` is called; without it, the error
+    A computation that cannot be timed keeps its baseline, and `on_error` is called; without it, the error
     raises.
     """
 
@@ -117,16 +117,16 @@ class Choosing(Generic[Found, Made]):
         raise NotImplementedError
 
     def __call__(self, found: Sequence[Found], program: Program) -> Mapping[str, Made]:
-        """The configurations of candidates that are faster than the present ones, by the computation's name."""
+        """The configurations of candidates that are faster than the baselines, by the computation's name."""
         chosen: dict[str, Made] = {}
         try:
             trials = self.trials(found, program)
             for trial, times in zip(trials, self._times(trials, program), strict=True):
                 name = fastest(times, trial)
-                self.reports[trial.name] = [trial.head, *self._lines(trial, times, name or trial.present)]
+                self.reports[trial.name] = [trial.head, *self._lines(trial, times, name or trial.baseline)]
                 if name is not None:
                     chosen |= trial.chosen(trial.others.index(name))
-        except Exception as error:  # the present candidates are as good as ever
+        except Exception as error:  # the baselines are as good as ever
             self._failed(error)
             return {}
         return chosen
@@ -139,7 +139,7 @@ class Choosing(Generic[Found, Made]):
         if not times and self.clock is not None:
             return ["  not measured"]
         if not times:
-            return [f"  unmeasured: {trial.present}; to be measured: {'; '.join(trial.others)}"]
+            return [f"  unmeasured: {trial.baseline}; to be measured: {'; '.join(trial.others)}"]
         return [
             f"  {name}: {1e6 * seconds:.2f} us{', chosen' if name == best else ''}"
             for name, seconds in sorted(times.items(), key=lambda pair: pair[1])
@@ -169,9 +169,9 @@ class Choosing(Generic[Found, Made]):
     def _timing(self, trial: Trial, times: Times | Exception) -> Timing | None:
         if not isinstance(times, Exception):
             return Timing(times)
-        PLANS.info("%s was not timed: %s", trial.name, times)
+        PLAN_LOG.info("%s was not timed: %s", trial.name, times)
         if isinstance(times, TooLarge):
-            warn_once(f"kernels and matmuls are not measured where {times}; they run by their present candidates")
+            log_once(f"kernels and matmuls are not measured where {times}; they run by their baselines")
         else:
             self._failed(times)
         return None

@@ -69,7 +69,7 @@ class Capturer(Protocol):
 
 
 @dataclass(slots=True)
-class Copies:
+class CopiedInputs:
     """Inputs that are copied into buffers before a replay, and out of them where the graph writes to them.
 
     A dimension of stride 0 is copied as one of a single element: `narrowed` has the sizes and strides of those inputs
@@ -100,7 +100,7 @@ class Capture:
         captured: Replayable,
         addresses: Sequence[int],
         copied: Sequence[int],
-        copies: Copies,
+        copies: CopiedInputs,
         results: Results,
         writes: Writes | None,
         lends: bool,
@@ -228,9 +228,9 @@ def _check(args: Sequence[Any], device: torch.device) -> None:
             raise NotCaptured(f"input {at} is a {type(value).__name__}")
 
 
-def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[int]) -> tuple[Copies, list[Any]]:
+def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[int]) -> tuple[CopiedInputs, list[Any]]:
     """The copies of these inputs, and the inputs with their buffers in the place of these."""
-    copies, inputs = Copies(positions), [*args]
+    copies, inputs = CopiedInputs(positions), [*args]
     if sum(args[at].nbytes for at in positions) > MOST_COPIED:
         raise NotCaptured(f"inputs of more than {MOST_COPIED >> 20} MiB come at changing addresses")
     for index, at in enumerate(positions):

@@ -24,7 +24,7 @@ from framesmith_aten.contract import BoxedFn
 from framesmith_backends.cuda_graphs.capturable import Parameters
 from framesmith_backends.cuda_graphs.capture import OF_CAPTURES, Capture, Capturer, capture_launches
 from framesmith_backends.cuda_graphs.results import NotCaptured
-from framesmith_backends.reporting import PLANS, warn_once
+from framesmith_backends.reporting import PLAN_LOG, log_once
 
 #: Sets of sizes and numbers that a graph is captured for; sets met once that are remembered.
 MOST_VARIANTS, MOST_MET = 16, 64
@@ -108,7 +108,7 @@ class CapturedGraph:
         sizes = {variant.sizes for variant in self._variants.values()}
         if len(same) >= MOST_LAYERS if same else len(sizes) >= MOST_MET:
             what = f"the parameters of more than {MOST_LAYERS} modules" if same else "sizes and numbers that come once"
-            warn_once(f"{self.about} is not captured for {what}{'' if same else f'; {FEWER_VARIANTS}'}")
+            log_once(f"{self.about} is not captured for {what}{'' if same else f'; {FEWER_VARIANTS}'}")
             unused = next((known for known in same or self._variants if not self._variants[known].made), None)
             if unused is None:
                 return
@@ -127,7 +127,7 @@ class CapturedGraph:
         lends = variant.make_place(addresses)
         why = None if lends else variant.captures[0].why_not_copied()
         if why is not None:
-            warn_once(
+            log_once(
                 f"{self.about} runs without CUDA graphs where results of its last {MOST_CAPTURES} calls are still "
                 f"held, since {why}; drop them, or keep clones"
             )
@@ -146,7 +146,7 @@ class CapturedGraph:
             return None
         variant.add(capture)
         self.counts.captured += 1
-        PLANS.info(
+        PLAN_LOG.info(
             "%s: capture %d, for inputs of which %d of %d are copied%s",
             self.about, variant.made, len(copied), len(addresses), "" if lends else ", as are all results",
         )  # fmt: skip
@@ -178,7 +178,7 @@ class CapturedGraph:
 
     def _give_up(self, variant: CallVariant, why: str) -> None:
         variant.given_up = True
-        warn_once(f"{self.about} runs without CUDA graphs: {why}")
+        log_once(f"{self.about} runs without CUDA graphs: {why}")
 
 
 def _exactly(number: object) -> object:

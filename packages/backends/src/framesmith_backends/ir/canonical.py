@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Ref, children, walk
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Scan, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Scan, Store
 from framesmith_backends.ir.symbolic import index
 
 
@@ -66,7 +66,7 @@ def kernel_form(kernel: Kernel) -> Hashable | None:
     return (*params, None, *scratch, None, values, after, *passes, None, *stores, loops)
 
 
-def _pass_form(one: Pass, number: Numbering) -> Hashable:
+def _pass_form(one: RowPass, number: Numbering) -> Hashable:
     """Return the pass without its values, which `kernel_form` has in their order."""
 
     def combined(found: Accumulate | Scan) -> Hashable:

@@ -108,7 +108,9 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class RowPass:
+    """One run over the row loops; `before` runs once for each outer point, ahead of it."""
+
     before: tuple[Store, ...]
     reductions: tuple[Accumulate, ...]
     stores: tuple[Store, ...]
@@ -127,9 +129,9 @@ class Pass:
         scanned, combined = (s.value for s in self.scans), (a.value for a in (*self.reductions, *self.columns))
         return [*stored, *scanned, *combined, *(c.holds for c in self.checks)]
 
-    def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> Pass:
+    def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> RowPass:
         """Return the pass with `value` applied to its values and `store` to its stores."""
-        return Pass(
+        return RowPass(
             tuple(map(store, self.before)),
             tuple(replace(a, value=value(a.value)) for a in self.reductions),
             tuple(map(store, self.stores)),
@@ -152,7 +154,7 @@ class Kernel:
     outer: tuple[Var, ...]
     row: tuple[Var, ...]
     lane: Var | None
-    passes: tuple[Pass, ...]
+    passes: tuple[RowPass, ...]
     scratch: tuple[Scratch, ...] = ()
     numbers: tuple[Symbol | Number, ...] = ()
     down: tuple[Var, ...] = ()
@@ -228,7 +230,7 @@ class Kernel:
         def named(some: Iterable[Named]) -> tuple[Named, ...]:
             return tuple(replace(one, name=names.get(one.name, one.name)) for one in some)
 
-        def renamed(one: Pass) -> Pass:
+        def renamed(one: RowPass) -> RowPass:
             one = one.rewritten(value, store)
             return replace(one, reductions=named(one.reductions), columns=named(one.columns), scans=named(one.scans))
 
@@ -244,13 +246,13 @@ class Kernel:
         depth = len(self.outer) + 1
         lines += self._loop_texts(self.outer, 1)
         for one in self.passes:
-            lines += _indented(_statements(Pass((), (), one.before)), depth)
+            lines += _indented(_statements(RowPass((), (), one.before)), depth)
             if one.has_loop:
                 lines += [*self._loop_texts(self.row, depth), *_indented(_statements(one), depth + len(self.row))]
         if self.after:
             depth -= len(self.down)
             lines += self._loop_texts(self.row, depth)
-            lines += _indented(_statements(Pass((), (), self.after)), depth + len(self.row))
+            lines += _indented(_statements(RowPass((), (), self.after)), depth + len(self.row))
         return "\n".join(lines)
 
     def _loop_texts(self, loops: Sequence[Var], depth: int) -> Iterable[str]:
@@ -259,7 +261,7 @@ class Kernel:
             yield from _indented([f"for {var.name} < {var.size}{marks}:"], depth + at)
 
 
-def params_of(passes: Iterable[Pass], after: Iterable[Store] = (), own: Collection[str] = ()) -> tuple[Param, ...]:
+def params_of(passes: Iterable[RowPass], after: Iterable[Store] = (), own: Collection[str] = ()) -> tuple[Param, ...]:
     """The buffers of passes and of stores after them, but for a kernel's `own`: each once.
 
     Those that are read come first, in order of first use, then those that are written.
@@ -294,7 +296,7 @@ def _indented(lines: Iterable[str], depth: int) -> list[str]:
     return [f"{'  ' * depth}{line}" for line in lines]
 
 
-def _statements(one: Pass) -> list[str]:
+def _statements(one: RowPass) -> list[str]:
     """Scans, reductions, those down columns, checks and stores, after names for shared expressions."""
     combined = [s.value for s in one.scans] + [a.value for a in (*one.reductions, *one.columns)]
     lines, values = named_text(combined + [c.holds for c in one.checks] + [s.value for s in one.stores])

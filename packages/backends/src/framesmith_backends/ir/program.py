@@ -156,8 +156,8 @@ class SymbolBinding:
 class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
-    `kept` are definitions that must exist in memory, `alone` those that are never fused but with checks: each is a
-    kernel and in memory; `column_scans` are not in one kernel with reductions or checks. `runtime` has the name of a
+    `kept` are definitions that must exist in memory, `alone` those that fuse with checks only: each is a kernel,
+    and in memory; `column_scans` are not in one kernel with reductions or checks. `runtime` has the name of a
     graph node's value when the graph runs. `views` has the views that calls return, `bindings` the sources of symbols,
     `numbers` the runtime values that are numbers.
     """

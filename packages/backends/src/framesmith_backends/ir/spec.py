@@ -14,7 +14,7 @@ import torch
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Var
@@ -158,7 +158,7 @@ def _run_updates(kernel: Kernel, grid: Grid, memory: Memory) -> None:
 
 
 def run_pass(
-    one: Pass, grid: Grid, memory: Memory, refs: dict[str, torch.Tensor], scratch: dict[str, torch.Tensor],
+    one: RowPass, grid: Grid, memory: Memory, refs: dict[str, torch.Tensor], scratch: dict[str, torch.Tensor],
     names: set[str], full: tuple[int, ...], outer_rank: int,
 ) -> None:  # fmt: skip
     def value_of(e: Expr) -> torch.Tensor:

@@ -16,7 +16,7 @@ from framesmith_backends.ir.fused.attention import (
 )
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, TileShape
-from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.kernel import Kernel, RowPass
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import BufferView, Def, Program
 from framesmith_backends.ir.symbolic import index
@@ -141,7 +141,9 @@ def _loop_problems(kernel: Kernel, written: set[str]) -> Iterable[str]:
             yield f"the place {store.index} behind the loops that go down"
 
 
-def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[str], done: set[str]) -> Iterable[str]:
+def _pass_problems(
+    kernel: Kernel, one: RowPass, written: set[str], readable: set[str], done: set[str]
+) -> Iterable[str]:
     outer, everywhere = set(kernel.outer), {*kernel.outer, *kernel.row}
     if one.scans and len(kernel.row) != 1:
         yield f"a scan along {len(kernel.row)} loops"

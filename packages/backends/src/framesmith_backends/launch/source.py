@@ -24,7 +24,7 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.program import BufferView, SymbolBinding
 from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run
+from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Drop, Run
 from framesmith_backends.torch_adapter import unstable
 from framesmith_guards.generated import generated_namespace
 from framesmith_guards.torch_adapter import OpOverload, aten
@@ -36,7 +36,7 @@ COPY_ALL = aten._foreach_copy_.default
 
 
 @dataclass(slots=True)
-class Writer:
+class LauncherText:
     """The function being written.
 
     `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
@@ -92,7 +92,7 @@ class Writer:
 def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     """(source of `call(args)`, its globals except for the native entries)."""
     targets = _targets(plan)
-    w = Writer(
+    w = LauncherText(
         space={
             "_empty": unstable.empty_strided_cpu,
             "_empty_cuda": unstable.empty_strided_cuda,
@@ -119,7 +119,7 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     return "\n".join(["def call(args):", *(f"    {line}" for line in head + body)]) + "\n", w.space
 
 
-def _bindings(w: Writer, plan: Plan) -> dict[str, list[str]]:
+def _bindings(w: LauncherText, plan: Plan) -> dict[str, list[str]]:
     """For each value that binds symbols which the plan uses, the lines that read them."""
     used: set[Symbol] = set()
     for step in plan.steps:
@@ -174,13 +174,13 @@ def below_autograd() -> Any:
 
 def _targets(plan: Plan) -> list[object]:
     """The functions that the plan calls, those of numbers aside."""
-    copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, Copies)]
+    copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, CopyStep)]
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.view is None]
     calls = [n for n in nodes if n.op == "call_function" and n.target not in (operator.getitem, *FUNCTIONS)]
     return copies + [n.target for n in calls if not is_symbolic(n.meta.get("val"))]
 
 
-def _allocate(w: Writer, step: Allocate, gm: fx.GraphModule) -> list[str]:
+def _allocate(w: LauncherText, step: Allocate, gm: fx.GraphModule) -> list[str]:
     name, layout = w.identifier(step.name), step.layout
     if step.reuse is not None:
         return [f"{name} = {w.identifier(step.reuse)}"]
@@ -200,12 +200,12 @@ def _allocate(w: Writer, step: Allocate, gm: fx.GraphModule) -> list[str]:
 _device = functools.cache(torch.device)
 
 
-def _run(w: Writer, step: Run, gm: fx.GraphModule) -> list[str]:
+def _run(w: LauncherText, step: Run, gm: fx.GraphModule) -> list[str]:
     numbers = [w.identifier(n.name) if isinstance(n, Number) else w.symbols[n] for n in step.numbers]
     return [f"{step.entry}({', '.join([*(w.identifier(b) for b in step.buffers), *numbers])})"]
 
 
-def _call(w: Writer, step: CallStep, gm: fx.GraphModule) -> list[str]:
+def _call(w: LauncherText, step: CallStep, gm: fx.GraphModule) -> list[str]:
     node, name = step.call.node, w.identifier(step.call.name)
     if step.view is not None:
         return [f"{name} = {w.view(step.view)}"]
@@ -218,7 +218,7 @@ def _call(w: Writer, step: CallStep, gm: fx.GraphModule) -> list[str]:
     return lines
 
 
-def method_text(w: Writer, node: fx.Node) -> str | None:
+def method_text(w: LauncherText, node: fx.Node) -> str | None:
     """The node as a method of its first argument, if it is a view that has one: that takes less time than the operator.
 
     Methods of C alone: those written in Python take more.
@@ -231,7 +231,7 @@ def method_text(w: Writer, node: fx.Node) -> str | None:
     return f"{literal(w, source)}.{name}({', '.join(literal(w, a) for a in rest)})"
 
 
-def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
+def call_text(w: LauncherText, node: fx.Node, gm: fx.GraphModule) -> str:
     """The expression that computes the node."""
     if node.op == "get_attr":
         return w.bind(str(node.target), operator.attrgetter(str(node.target))(gm))
@@ -250,7 +250,7 @@ def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
     return f"{function}({', '.join(parts)})"
 
 
-def literal(w: Writer, value: object) -> str:
+def literal(w: LauncherText, value: object) -> str:
     """The value as source text: nodes by their names, plain data as itself, anything else as a bound global."""
     if isinstance(value, fx.Node):
         return w.identifier(w.runtime.get(value.name, value.name))
@@ -271,16 +271,16 @@ def literal_tuple(parts: Iterable[str]) -> str:
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
-def _copies(w: Writer, step: Copies, gm: fx.GraphModule) -> list[str]:
+def _copies(w: LauncherText, step: CopyStep, gm: fx.GraphModule) -> list[str]:
     function = w.bind("copy_all", COPY_ALL._op)
     targets, sources = (f"[{', '.join(map(w.identifier, names))}]" for names in (step.targets, step.sources))
     return [f"{function}({targets}, {sources})"]
 
 
-def _drop(w: Writer, step: Drop, gm: fx.GraphModule) -> list[str]:
+def _drop(w: LauncherText, step: Drop, gm: fx.GraphModule) -> list[str]:
     return [f"del {', '.join(w.identifier(n) for n in step.names)}"]
 
 
 _WRITERS: dict[type, Callable[..., list[str]]] = {
-    Allocate: _allocate, Run: _run, CallStep: _call, Copies: _copies, Drop: _drop,
+    Allocate: _allocate, Run: _run, CallStep: _call, CopyStep: _copies, Drop: _drop,
 }  # fmt: skip

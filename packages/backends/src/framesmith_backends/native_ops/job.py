@@ -53,7 +53,7 @@ class Job:
         return w.at(job, self.index[name], "i64")
 
 
-class Module:
+class OperatorModule:
     """A module of functions for a processor, of instructions for its `vectors`, and what they declare."""
 
     def __init__(self, target: Processor, vectors: str | None = None) -> None:

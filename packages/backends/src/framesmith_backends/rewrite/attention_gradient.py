@@ -70,7 +70,7 @@ def recompute_probabilities(graph: fx.Graph, attends: Attends) -> fx.Graph | Non
 
 
 def _why_not_one_kernel(one: TrainingPattern, attends: Attends) -> str | None:
-    kinds = {half_before_cast(operand) for operand in one.matmul.args[:2]}
+    kinds = {low_precision_before_cast(operand) for operand in one.matmul.args[:2]}
     if len(kinds) > 1:
         return "the kernels of gradients have one type for queries and keys"
     (kind,) = kinds
@@ -78,7 +78,7 @@ def _why_not_one_kernel(one: TrainingPattern, attends: Attends) -> str | None:
     return None if attends("f32" if kind is None else FROM_TORCH[kind], device) else "no fused attention of this type"
 
 
-def half_before_cast(node: object) -> torch.dtype | None:
+def low_precision_before_cast(node: object) -> torch.dtype | None:
     """The low-precision type that the node's elements were of before they were cast, through views; None of others."""
     while isinstance(node, fx.Node) and is_view(node.target):
         node = node.args[0]
@@ -214,8 +214,8 @@ def _why_sizes(matmul: fx.Node, pv_matmul: fx.Node) -> str | None:
         return "the second matmul is of other rows"
     if second.shape[2] == first.shape[2]:
         return "as many keys as elements of a value: sums over either would share a kernel"
-    halves = [half_before_cast(node) for node in matmul.args[:2]]
-    kind = FROM_TORCH[halves[0]] if halves[0] is not None and halves[0] == halves[1] else "f32"
+    casts = [low_precision_before_cast(node) for node in matmul.args[:2]]
+    kind = FROM_TORCH[casts[0]] if casts[0] is not None and casts[0] == casts[1] else "f32"
     return why_not_deep(max(operands[0].shape[2], second.shape[2]), kind)
 
 
@@ -315,7 +315,7 @@ def _casts(one: TrainingPattern) -> list[fx.Node]:
     """The casts to float32 of low-precision queries and keys, in order: the operands are saved, not these."""
     found: dict[fx.Node, None] = {}
     for operand in one.matmul.args[:2]:
-        if half_before_cast(operand) is None:
+        if low_precision_before_cast(operand) is None:
             continue
         steps = [operand]
         while isinstance(steps[-1], fx.Node) and steps[-1].target is not aten._to_copy.default:

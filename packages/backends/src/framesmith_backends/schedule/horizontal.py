@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
+from framesmith_backends.ir.kernel import Kernel, RowPass, Store, with_numbers
 from framesmith_backends.ir.matmul import OnGpu
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
@@ -100,7 +100,7 @@ def _with_stores(kernel: Kernel, stores: Sequence[Store], name: str) -> Kernel:
     used = [*(load.source for load in loads(*(s.value for s in stores))), *(s.buffer for s in stores)]
     known = {param.name: param for param in kernel.params}
     params = tuple(sorted((known[name] for name in dict.fromkeys(used)), key=lambda param: param.written))
-    return with_numbers(replace(kernel, name=name, params=params, passes=(Pass((), (), tuple(stores)),)))
+    return with_numbers(replace(kernel, name=name, params=params, passes=(RowPass((), (), tuple(stores)),)))
 
 
 @dataclass(slots=True, eq=False)

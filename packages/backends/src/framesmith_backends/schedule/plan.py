@@ -29,13 +29,13 @@ from framesmith_backends.schedule.kernels.index_splitting import split_ranges
 from framesmith_backends.schedule.kernels.row_column import reduce_rows_and_columns
 from framesmith_backends.schedule.matmuls.attention import Found, attentions, with_operands
 from framesmith_backends.schedule.matmuls.attention_gradient import attention_gradients, moved_after
-from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmuls, with_prologues
+from framesmith_backends.schedule.matmuls.epilogues import ChooseTiles, fusable_matmuls, with_prologues
 from framesmith_backends.schedule.matmuls.grouped import Grouped
 from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.memory import arena, in_place, memory_bound, reuse
-from framesmith_backends.schedule.memory.arena import Order
+from framesmith_backends.schedule.memory.arena import Positions
 from framesmith_backends.schedule.memory.order import sink_to_uses
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, run_of, step_text
+from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, run_of, step_text
 from framesmith_backends.target import CPU, Target
 from framesmith_guards.torch_adapter import OpOverload
 
@@ -58,8 +58,12 @@ class Plan:
         return {name for name in self.outputs if isinstance(name, str)}
 
     @property
+    def runs(self) -> list[Run]:
+        return [step for step in self.steps if isinstance(step, Run)]
+
+    @property
     def items(self) -> list[Item]:
-        return [item for step in self.steps if isinstance(step, Run) for item in step.items]
+        return [item for run in self.runs for item in run.items]
 
     def items_of(self, kind: type[ItemT]) -> list[ItemT]:
         return [item for item in self.items if isinstance(item, kind)]
@@ -75,7 +79,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """The number of kernels, matmuls and calls that compute."""
-        return len(self.items) + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
+        return len(self.items) + sum(isinstance(step, CopyStep) or _computes(step) for step in self.steps)
 
     @property
     def fused_matmuls(self) -> list[FusedMatmul]:
@@ -128,12 +132,12 @@ FUSION_PASSES: tuple[Pass[Program, Fusing], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """The context of passes over a launch list. `native`: matmuls run between kernels; `order`: see `make_plan`."""
+    """The context of passes over a launch list; `arenas` and `positions`: see `place_buffers`."""
 
     program: Program
     target: Target
-    native: bool
-    order: Order | None
+    arenas: bool = False
+    positions: Positions = field(default_factory=dict)
 
     def inputs(self, plan: Plan) -> dict[str, Layout | None]:
         return {name: self.program.layouts.get(name) for name in plan.inputs}
@@ -153,7 +157,7 @@ def _on_steps(
     return Pass(name, lambda plan, about: replace(plan, steps=run(plan, about)), applies_to)
 
 
-#: Passes over a launch list.
+#: Passes over a launch list, before anything of it is rendered.
 PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
     _on_steps("in-place-writes", lambda plan, p: in_place.write_in_place(_allocated_once(plan.steps), p.program)),
     _on_steps(
@@ -169,10 +173,13 @@ PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
         "memory-bound-runs",
         lambda plan, p: memory_bound.split_runs_by_memory(plan.steps, p.inputs(plan), plan.output_names),
     ),
+)
+#: Passes over a launch list that say where buffers lie and when they die.
+PLACING_PASSES: tuple[Pass[Plan, Planning], ...] = (
     _on_steps(
         "arenas",
-        lambda plan, p: arena.with_arenas(plan.steps, plan.output_names, p.order),
-        lambda p: p.native or p.order is not None,
+        lambda plan, p: arena.with_arenas(plan.steps, plan.output_names, p.target, p.positions),
+        lambda p: p.arenas,
     ),
     _on_steps("drops", _with_drops),
 )
@@ -194,20 +201,32 @@ def _grouped(program: Program, target: Target, in_parts: frozenset[str] = frozen
     return program, group(program)
 
 
-def make_plan(
+def make_plan(program: Program, target: Target = CPU, native: bool = False) -> Plan:
+    """Return the program's whole launch list; with `native`, what lives within a run lies in its arena."""
+    return place_buffers(list_steps(program, target, native), program, target, native)
+
+
+def place_buffers(
+    plan: Plan, program: Program, target: Target, arenas: bool, positions: Positions | None = None
+) -> Plan:
+    """Return the launch list with drops and, if asked for, with what lives within a run in that run's arena.
+
+    `positions` are those of the items that do not run one after another, by the entries of runs.
+    """
+    return run_passes(PLACING_PASSES, plan, Planning(program, target, arenas, positions or {}))
+
+
+def list_steps(
     program: Program,
     target: Target = CPU,
     native: bool = False,
-    choose: Choose | None = None,
+    choose: ChooseTiles | None = None,
     attends: Attends | None = None,
-    order: Order | None = None,
 ) -> Plan:
-    """Schedule the program for the target and return its launch list.
+    """Schedule the program for the target and return its launch list, buffers not placed yet.
 
-    With `native`, matmuls run between kernels, and what lives within a run lies in its arena. `choose` says which
-    matmuls run as one kernel with their epilogue and prologue, and how. With `attends`, attention is one kernel where
-    that says so. With `order`, in which the items of a run are launched, what lives within a run lies in its arena,
-    too.
+    With `native`, matmuls run between kernels. `choose` says which matmuls run as one kernel with their epilogue and
+    prologue, and how. With `attends`, attention is one kernel where that says so.
     """
     program, nodes = scheduled(program, target)
     grouped = Grouped(program, nodes, stored_names(program, nodes))
@@ -222,7 +241,7 @@ def make_plan(
     nodes = sink_to_uses(grouped.nodes, grouped.program, grouped.stored, calls_made, grouped.items)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
     plan.steps = _steps(replace(grouped, nodes=nodes), target, views)
-    return run_passes(PLAN_PASSES, plan, Planning(grouped.program, target, native, order))
+    return run_passes(PLAN_PASSES, plan, Planning(grouped.program, target))
 
 
 def _steps(grouped: Grouped, target: Target, views: Mapping[str, bool]) -> list[Step]:
@@ -285,7 +304,7 @@ def _with_attention(grouped: Grouped, attends: Attends) -> Grouped:
     return replace(grouped, program=program, nodes=nodes).with_items(items, calls)
 
 
-def _with_epilogues(grouped: Grouped, choose: Choose) -> Grouped:
+def _with_epilogues(grouped: Grouped, choose: ChooseTiles) -> Grouped:
     """The nodes with the chosen matmuls as kernels with their epilogues and prologues, and the buffers of these."""
     views = _late_views(grouped)
     calls = [node for name, node in grouped.calls.items() if name not in grouped.inside and views.get(name, True)]

@@ -69,7 +69,7 @@ class CallStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class CopyStep:
     """Each of `sources` copied onto the input of the same layout, by one call."""
 
     targets: tuple[str, ...]
@@ -83,14 +83,14 @@ class Drop:
     names: tuple[str, ...]
 
 
-Step = Allocate | Run | CallStep | Copies | Drop
+Step = Allocate | Run | CallStep | CopyStep | Drop
 
 
 def used_by(step: Step) -> tuple[str, ...]:
     """Return the names that the step reads or writes, without those it makes."""
     if isinstance(step, Run):
         return step.buffers
-    if isinstance(step, Copies):
+    if isinstance(step, CopyStep):
         return (*step.targets, *step.sources)
     return step.call.needs if isinstance(step, CallStep) else ()
 
@@ -128,6 +128,6 @@ def step_text(step: Step) -> str:
         return f"{step.call.name} = {view.source} from {view.offset}, {list(view.shape)} by {list(view.strides)}"
     if isinstance(step, CallStep):
         return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
-    if isinstance(step, Copies):
+    if isinstance(step, CopyStep):
         return "\n".join(f"{target} <- {source}" for target, source in zip(step.targets, step.sources, strict=True))
     return f"del {', '.join(step.names)}"

@@ -168,10 +168,10 @@ def test_each_variant_has_its_own_shared_memory() -> None:
 
 
 def test_the_driver_is_set_up_for_kernels_with_much_shared_memory() -> None:
-    from framesmith_backends.autotune.matmuls import Choices
+    from framesmith_backends.autotune.matmuls import MatmulTuner
     from framesmith_backends.ir.fused.matmul import TileShape
 
-    class Forced(Choices):
+    class Forced(MatmulTuner):
         def __call__(self, found: Any, program: Any) -> dict[str, TileShape]:
             return {one.call.name: TileShape(128, 128, 64, 8, 3) for one in found}
 

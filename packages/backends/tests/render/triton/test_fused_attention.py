@@ -15,7 +15,7 @@ from interpreter_scripts.attention import CASES, Case, attempts, function_of, hi
 from interpreter_scripts.run import interpreted
 
 from framesmith_backends import cuda
-from framesmith_backends.autotune.matmuls import Choices
+from framesmith_backends.autotune.matmuls import MatmulTuner
 from framesmith_backends.cuda import stages_of
 from framesmith_backends.ir.expr import Cast, Ref
 from framesmith_backends.ir.fused.attention import AttentionTile
@@ -151,7 +151,7 @@ def test_operands_of_scores_are_computed_before_though_a_later_call_reads_them()
 
 
 def test_a_matmul_whose_result_attention_reads_is_stored_where_it_is_fused() -> None:
-    class Fusing(Choices):
+    class Fusing(MatmulTuner):
         def __call__(self, found: Any, program: Any) -> Any:
             return {one.call.name: one.matmul.tile for one in found}
 

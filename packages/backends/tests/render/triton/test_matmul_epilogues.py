@@ -23,7 +23,7 @@ from interpreter_scripts.run import interpreted
 from framesmith_aten.contract import OnError
 from framesmith_backends import CudaBackend, reporting, storage
 from framesmith_backends.autotune.autotuner import MARGIN, Times, autotuner
-from framesmith_backends.autotune.matmuls import CAPABILITY, PRESENT, Choices, Trial
+from framesmith_backends.autotune.matmuls import BASELINE, CAPABILITY, MatmulTrial, MatmulTuner
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.fused.matmul import FusedMatmul, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
@@ -64,19 +64,19 @@ class StandInClock:
     capability, processors = CAPABILITY, GPU_PROCESSORS
 
     def __init__(self, **seconds: float) -> None:
-        self.seconds: dict[str, float] = {PRESENT: 1e-5, **seconds}
-        self.asked: list[Trial] = []
+        self.seconds: dict[str, float] = {BASELINE: 1e-5, **seconds}
+        self.asked: list[MatmulTrial] = []
         self.error: Exception | None = None
         self.free = True
 
     def is_free(self) -> bool:
         return self.free
 
-    def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
+    def times(self, trials: Sequence[MatmulTrial], program: Program) -> list[Times | Exception]:
         self.asked += trials
         if self.error is not None:
             return [self.error] * len(trials)
-        names = [(PRESENT, *(tile.text() for tile in trial.tiles)) for trial in trials]
+        names = [(BASELINE, *(tile.text() for tile in trial.tiles)) for trial in trials]
         return [{name: self.seconds.get(name, 1.0) for name in own} for own in names]
 
 
@@ -84,14 +84,14 @@ class StandInClock:
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     autotuner.cache_clear()
-    reporting.warn_once.cache_clear()
+    reporting.log_once.cache_clear()
     return tmp_path / "framesmith"
 
 
 def fusable_of(shapes: Sequence[tuple[int, ...]] = LAYER, dtype: torch.dtype = BF16) -> Fusable:
     found: list[Fusable] = []
 
-    class Noting(Choices):
+    class Noting(MatmulTuner):
         def __call__(self, fusable: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
             found.extend(fusable)
             return {}
@@ -107,7 +107,7 @@ def tile_names() -> list[str]:
 def compiled(
     clock: StandInClock, function: Any = layer, shapes: Any = LAYER, dtype: Any = BF16, on_error: OnError | None = None
 ) -> TritonStages:
-    stages = stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=Choices(clock, on_error=on_error))
+    stages = stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=MatmulTuner(clock, on_error=on_error))
     for matmul in stages.plan.fused_matmuls:
         verify_item(matmul)
     return stages
@@ -201,7 +201,7 @@ def test_the_fastest_form_is_taken() -> None:
     stages = compiled(StandInClock(**{first: 8e-6, second: 7e-6}))
     (matmul,) = stages.plan.fused_matmuls
     assert matmul.tile.text() == second
-    assert f"{second}: 7.00 us, chosen" in stages.matmuls and f"{PRESENT}: 10.00 us\n" in f"{stages.matmuls}\n"
+    assert f"{second}: 7.00 us, chosen" in stages.matmuls and f"{BASELINE}: 10.00 us\n" in f"{stages.matmuls}\n"
     assert "aten.addmm" not in stages.source and "# matmuls\naddmm_default: aten.addmm.default and its kernel" in (
         stages.text()
     )
@@ -210,7 +210,7 @@ def test_the_fastest_form_is_taken() -> None:
 def test_the_present_form_stays_where_nothing_is_faster_by_the_margin() -> None:
     first, *_ = tile_names()
     stages = compiled(StandInClock(**{first: 1e-5 * (MARGIN + 0.01)}))
-    assert not stages.plan.fused_matmuls and f"{PRESENT}: 10.00 us, chosen" in stages.matmuls
+    assert not stages.plan.fused_matmuls and f"{BASELINE}: 10.00 us, chosen" in stages.matmuls
     assert "op_aten_addmm" in stages.source
 
 
@@ -279,9 +279,9 @@ def test_kept_choices_that_do_not_fit_are_made_again(damage: str, own_folder: Pa
     compiled(StandInClock())
     (file,) = own_folder.glob("choice-*.json")
     contents = {
-        "text": b"[", "format": json.dumps({"format": 0, "times": {PRESENT: 1.0}}).encode(),
-        "names": json.dumps({"format": 1, "times": {PRESENT: 1.0, "another": 0.5}}).encode(),
-        "numbers": json.dumps({"format": 1, "times": {PRESENT: -1.0}}).encode(),
+        "text": b"[", "format": json.dumps({"format": 0, "times": {BASELINE: 1.0}}).encode(),
+        "names": json.dumps({"format": 1, "times": {BASELINE: 1.0, "another": 0.5}}).encode(),
+        "numbers": json.dumps({"format": 1, "times": {BASELINE: -1.0}}).encode(),
     }  # fmt: skip
     if damage == "bytes":
         file.write_bytes(file.read_bytes()[:-3])
@@ -311,11 +311,11 @@ def test_code_and_times_depend_on_the_functions_that_kernels_call(monkeypatch: p
     source = Path(triton_support.__file__).read_bytes()
     numbers = repr((approximate.GELU_END, approximate.GELU_P)).encode()
     assert support_digest() == hashlib.sha256(source + numbers).hexdigest()[:32]
-    trials: list[tuple[Trial, Program]] = []
+    trials: list[tuple[MatmulTrial, Program]] = []
 
-    class Noting(Choices):
+    class Noting(MatmulTuner):
         def __call__(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
-            trials.extend((Trial(one, (one.matmul.tile,)), program) for one in found)
+            trials.extend((MatmulTrial(one, (one.matmul.tile,)), program) for one in found)
             return {}
 
     stages_of(trace(layer, inputs_of(*LAYER)), choose=Noting())
@@ -342,7 +342,7 @@ def test_times_depend_on_shapes_layouts_and_what_follows() -> None:
 class Broken(StandInClock):
     """Raises instead of reporting what kept a matmul from being timed."""
 
-    def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
+    def times(self, trials: Sequence[MatmulTrial], program: Program) -> list[Times | Exception]:
         raise RuntimeError("out of memory")
 
 
@@ -386,9 +386,9 @@ def test_nothing_is_measured_while_a_graph_is_captured() -> None:
 def test_exact_matmuls_of_float32_are_not_tried() -> None:
     clock = StandInClock()
     gm = trace(layer, inputs_of(*LAYER, dtype=torch.float32))
-    stages_of(gm, choose=Choices(clock, exact=True))
+    stages_of(gm, choose=MatmulTuner(clock, exact=True))
     assert not clock.asked
-    stages_of(gm, choose=Choices(clock, exact=False))
+    stages_of(gm, choose=MatmulTuner(clock, exact=False))
     assert len(clock.asked) == 1
 
 
@@ -406,7 +406,7 @@ def test_matmuls_that_do_not_count_are_not_tried(call: Any, alpha: float) -> Non
 
 def test_symbolic_sizes_are_not_tried() -> None:
     clock = StandInClock()
-    stages_of(trace_symbolic(lambda x, w: (x @ w).relu(), inputs_of((20, 64), (64, 32))), choose=Choices(clock))
+    stages_of(trace_symbolic(lambda x, w: (x @ w).relu(), inputs_of((20, 64), (64, 32))), choose=MatmulTuner(clock))
     assert not clock.asked
 
 
@@ -415,12 +415,12 @@ def test_operands_that_the_graph_writes_to_are_not_tried() -> None:
 
     clock = StandInClock()
     gm = mutating(lambda x, w: (w + 1, (x @ w).relu()), inputs_of((20, 64), (64, 32)), [1])
-    stages_of(gm, choose=Choices(clock))
+    stages_of(gm, choose=MatmulTuner(clock))
     assert not clock.asked
 
 
 @pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
 def test_explain_names_what_would_be_measured(mode: str) -> None:
     stages = CudaBackend().explain(trace(layer, inputs_of(*LAYER)), {"mode": mode})
-    assert f"unmeasured: {PRESENT}; to be measured: {tile_names()[0]}" in stages.matmuls
+    assert f"unmeasured: {BASELINE}; to be measured: {tile_names()[0]}" in stages.matmuls
     assert "mode asks for no measuring" in CudaBackend().explain(trace(layer, inputs_of(*LAYER))).text()

@@ -20,7 +20,7 @@ from interpreter_scripts.run import interpreted
 from render.triton.test_matmul_epilogues import StandInClock
 
 from framesmith_backends.autotune.autotuner import autotuner
-from framesmith_backends.autotune.matmuls import CAPABILITY, PRESENT, Choices
+from framesmith_backends.autotune.matmuls import BASELINE, CAPABILITY, MatmulTuner
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, Ref
@@ -66,7 +66,7 @@ def layer() -> list[torch.Tensor]:
 def fusable_of(function: Any = linear, inputs: Sequence[torch.Tensor] | None = None) -> Fusable:
     found: list[Fusable] = []
 
-    class Noting(Choices):
+    class Noting(MatmulTuner):
         def __call__(self, fusable: Sequence[Fusable], program: Any) -> dict[str, TileShape]:
             found.extend(fusable)
             return {}
@@ -134,7 +134,7 @@ def test_both_variants_are_measured_and_the_fastest_is_taken() -> None:
     names = [f"{tile.text()}" for tile in tiles_of((False, True))]
     assert names and all(name.endswith(", b on the way in") for name in names)
     clock = StandInClock(**{names[1]: 6e-6, tiles_of((False, False))[0].text(): 7e-6})
-    stages = stages_of(trace(linear, layer()), choose=Choices(clock))
+    stages = stages_of(trace(linear, layer()), choose=MatmulTuner(clock))
     (matmul,) = stages.plan.fused_matmuls
     verify_item(matmul)
     assert matmul.tile.text() == names[1] and not stages.plan.kernels
@@ -151,27 +151,27 @@ def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:
 
 def test_operands_stay_kernels_where_that_is_faster() -> None:
     first = tiles_of((False, False))[0].text()
-    stages = stages_of(trace(linear, layer()), choose=Choices(StandInClock(**{first: 7e-6})))
+    stages = stages_of(trace(linear, layer()), choose=MatmulTuner(StandInClock(**{first: 7e-6})))
     assert len(stages.plan.fused_matmuls) == 1 and len(stages.plan.kernels) == 1
 
 
 def test_the_present_form_has_both_kernels() -> None:
-    stages = stages_of(trace(linear, layer()), choose=Choices(StandInClock()))
+    stages = stages_of(trace(linear, layer()), choose=MatmulTuner(StandInClock()))
     assert not stages.plan.fused_matmuls and len(stages.plan.kernels) == 2
-    assert f"{PRESENT}: 10.00 us, chosen" in stages.matmuls
+    assert f"{BASELINE}: 10.00 us, chosen" in stages.matmuls
 
 
 def test_unmeasured_matmuls_are_reported_with_their_candidates() -> None:
-    reported = stages_of(trace(linear, layer()), choose=Choices()).matmuls
+    reported = stages_of(trace(linear, layer()), choose=MatmulTuner()).matmuls
     assert "unmeasured: ATen; to be measured: " in reported and "b on the way in" in reported
 
 
 def test_times_depend_on_what_computes_the_operand() -> None:
     clock = StandInClock()
     for function in (linear, lambda x, w, s: F.silu(F.linear(x, w.to(x.dtype) * s[:, None] * 2))):
-        stages_of(trace(function, layer()), choose=Choices(clock))
+        stages_of(trace(function, layer()), choose=MatmulTuner(clock))
     assert len(clock.asked) == 2
-    stages_of(trace(linear, layer()), choose=Choices(clock))
+    stages_of(trace(linear, layer()), choose=MatmulTuner(clock))
     assert len(clock.asked) == 2
 
 

@@ -1,6 +1,6 @@
 """Buffers in an arena: none that live at the same time share bytes, and not more is asked for than they need."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from graphs.tracing import trace
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.memory.arena import ALIGNMENT, Span, placed, taken
-from framesmith_backends.schedule.plan import make_plan
-from framesmith_backends.schedule.steps import Allocate, Run, Step
+from framesmith_backends.schedule.memory.arena import BUFFER_ALIGNMENT, Span, placed, taken
+from framesmith_backends.schedule.plan import list_steps, make_plan, place_buffers
+from framesmith_backends.schedule.steps import Allocate, Run
 from framesmith_backends.target import GPU
 
 
@@ -21,7 +21,7 @@ def spans(draw: st.DrawFn) -> list[Span[int]]:
     found = []
     for k in range(draw(st.integers(1, 24))):
         first = draw(st.integers(0, 30))
-        size = ALIGNMENT * draw(st.integers(0, 40))
+        size = BUFFER_ALIGNMENT * draw(st.integers(0, 40))
         found.append(Span(f"b{k}", size, first, first + draw(st.integers(0, 12))))
     return found
 
@@ -32,7 +32,7 @@ def test_living_buffers_do_not_overlap(given_spans: list[Span[int]]) -> None:
     offsets, size = placed(given_spans)
     assert offsets.keys() == {span.name for span in given_spans}
     for one in given_spans:
-        assert offsets[one.name] % ALIGNMENT == 0 and offsets[one.name] + one.size <= size
+        assert offsets[one.name] % BUFFER_ALIGNMENT == 0 and offsets[one.name] + one.size <= size
         for other in given_spans:
             if one is not other and one.meets(other) and one.size and other.size:
                 before = offsets[one.name] + one.size <= offsets[other.name]
@@ -90,11 +90,7 @@ def test_on_gpus_a_buffer_reuses_one_of_its_type() -> None:
     graph = trace_symbolic(lambda x: (numbers_between(x),), [torch.randn(300, 310)])
     lowering = lower_graph(graph, target=GPU)
     program = lowering.program
-
-    def in_turn(run: Run, steps: Sequence[Step]) -> Sequence[int]:
-        return range(len(run.items))
-
-    steps = make_plan(program, target=GPU, order=in_turn).steps
+    steps = place_buffers(list_steps(program, GPU), program, GPU, arenas=True).steps
     (run,) = (step for step in steps if isinstance(step, Run))
     kinds = {param.name: param.dtype for item in run.items for param in item.params}
     assert {kinds[name] for pair in run.shared for name in pair} == {"f32", "i32"}

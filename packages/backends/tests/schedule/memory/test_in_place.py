@@ -17,7 +17,7 @@ from framesmith_backends import CpuBackend
 from framesmith_backends.ir.dtypes import DTYPES, NUMBERS
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import Plan, make_plan
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, step_text
+from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Drop, Run, step_text
 
 Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
@@ -127,7 +127,7 @@ def test_a_gpu_copies_each_type_by_one_call() -> None:
 
     check(statistics, inputs, [0, 1, 2])
     steps = plan_for_gpus(mutating(statistics, inputs, [0, 1, 2])).steps
-    (together,) = [step for step in steps if isinstance(step, Copies)]
+    (together,) = [step for step in steps if isinstance(step, CopyStep)]
     assert len(together.targets) == step_text(together).count(" <- ") == 2
     alone = [step for step in steps if isinstance(step, CallStep) and step.call.node.target is copy]
     assert [step.call.needs[0] for step in alone] == ["x2"]  # the only one of its type

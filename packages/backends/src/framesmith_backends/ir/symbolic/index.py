@@ -2,7 +2,7 @@
 
 Every operation simplifies by the variables' ranges, so that a reshape of a reshape is affine again
 whenever it can be. What is divided is never negative: machines, and Triton, round divisions towards zero.
-Constants, coefficients, divisors and the sizes of variables are ints or symbolic (`ir.size`).
+Constants, coefficients, divisors and the sizes of variables are ints or symbolic (`ir.symbolic.size`).
 
 An indirect index (gather, scatter) holds the data-dependent number as an `Indirect`. It is an operand of the expression
 that the index belongs to (`expr.children`), and is rewritten as such: `substitute` leaves its variables as they are.

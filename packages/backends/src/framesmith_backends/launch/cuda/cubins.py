@@ -88,4 +88,4 @@ def _file(kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool =
     versions = triton.__version__, support_digest(), PROMISES.pattern
     even = kernel.aligned if aligned else ()  # which numbers these are is not in the source
     parts = (source, kernel.block, kernel.options, kernel.parameters, even, anywhere, capability, versions)
-    return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.o"
+    return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}{storage.CODE}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith_backends.ir.dtypes import DTYPES
@@ -11,16 +11,16 @@ from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.matmul import OnGpu
-from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text
 from framesmith_backends.launch.source import OWNER
 from framesmith_backends.render.triton.fused.attention import render_attention
 from framesmith_backends.render.triton.fused.attention_gradient import render_attention_gradient
 from framesmith_backends.render.triton.fused.matmul import render_matmul
-from framesmith_backends.render.triton.horizontal import Gathered, Launch, gathered
+from framesmith_backends.render.triton.horizontal import Gathered, TritonLaunch, gathered
 from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, TritonKernel, render_triton
 from framesmith_backends.schedule.horizontal import shown_by
-from framesmith_backends.schedule.steps import Allocate, Run, Step
+from framesmith_backends.schedule.plan import Plan
+from framesmith_backends.schedule.steps import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +42,28 @@ class KernelRun:
         return [*values[:count], *inner, *values[count:]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rendered:
-    """The kernels of runs, by the items' names, their launches, by the entries' names, and layouts."""
+    """The kernels of runs, by the items' names, and by the entries' names their launches and each item's launch."""
 
-    functions: dict[str, TritonKernel] = field(default_factory=dict)
-    gathered: dict[str, list[Gathered]] = field(default_factory=dict)
-    layouts: dict[str, Layout] = field(default_factory=dict)
-    _shown: dict[str, frozenset[str]] | None = None
+    functions: Mapping[str, TritonKernel]
+    gathered: Mapping[str, Sequence[Gathered]]
+    positions: Mapping[str, Sequence[int]]
 
-    def order(self, run: Run, steps: Sequence[Step]) -> list[int]:
-        """The number of each item's launch, of a run among the steps of a plan; 0 where it computes nothing."""
-        if self._shown is None:
-            self._shown = shown_by(steps)
-            self.layouts.update((step.name, step.layout) for step in steps if isinstance(step, Allocate))
+
+def render_runs(plan: Plan) -> Rendered:
+    """Render the items of the plan's runs, and gather them into launches; items of no points are in none."""
+    shown = shown_by(plan.steps)
+    functions: dict[str, TritonKernel] = {}
+    launches: dict[str, list[Gathered]] = {}
+    positions: dict[str, list[int]] = {}
+    for run in plan.runs:
         items = [item for item in run.items if isinstance(item, OnGpu) and item.points != 0]
-        self.functions.update((item.name, rendered(item)) for item in items)
-        found = self.gathered[run.entry] = gathered(items, self.functions, self._shown)
-        positions = {member.name: at for at, one in enumerate(found) for member in one.members}
-        return [positions.get(item.name, 0) for item in run.items]
+        functions.update((item.name, rendered(item)) for item in items)
+        found = launches[run.entry] = gathered(items, functions, shown)
+        launch_of = {member.name: at for at, one in enumerate(found) for member in one.members}
+        positions[run.entry] = [launch_of.get(item.name, 0) for item in run.items]
+    return Rendered(functions, launches, positions)
 
 
 def rendered(item: OnGpu) -> TritonKernel:
@@ -73,7 +76,7 @@ _RENDERERS: dict[type, Callable[..., TritonKernel]] = {
 }  # fmt: skip
 
 
-def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
+def kernel_run(run: Run, launches: Sequence[TritonLaunch]) -> KernelRun:
     """The run with what it launches, and where that finds its arguments."""
     count = len(run.buffers) + len(run.inner)
     at = run.positions | {number: count + k for k, number in enumerate(run.numbers)}

@@ -10,7 +10,7 @@ from framesmith_backends.launch.cuda.driver import CALLED, Device
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun
 from framesmith_backends.launch.llvm.engine import TENSOR_TYPES, CompiledModule, add_symbols, engine_of, machine
 from framesmith_backends.render.llvm.launches import CudaLaunch, Variant, Version, add_launches, handles_name
-from framesmith_backends.render.llvm.module import Module
+from framesmith_backends.render.llvm.module import KernelModule
 from framesmith_backends.render.triton.kernel import TritonKernel
 
 
@@ -22,7 +22,7 @@ def native_entries(
     """A native function for each run by its entry's name; `instead` has what they call where they cannot launch."""
     driver = device.driver
     known = machine()
-    module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,))
+    module = KernelModule(known.target, known.bytes_to_handle, (*TENSOR_TYPES,))
     variants = list(dict.fromkeys(v for run in runs for kernel in run.kernels for v in _variants(kernel)))
     made = dict(zip(variants, cubins(variants, device.capability), strict=True))
     tables = {run.step.entry: _add(module, run, made, device.index) for run in runs}
@@ -45,7 +45,9 @@ def _variants(kernel: TritonKernel) -> Iterator[tuple[TritonKernel, bool]]:
             yield form, True
 
 
-def _add(module: Module, run: KernelRun, made: Mapping[tuple[TritonKernel, bool], Cubin], device: int) -> list[Cubin]:
+def _add(
+    module: KernelModule, run: KernelRun, made: Mapping[tuple[TritonKernel, bool], Cubin], device: int
+) -> list[Cubin]:
     """Write the run's entry; the code whose handles its table is to hold."""
     table: list[Cubin] = []
 

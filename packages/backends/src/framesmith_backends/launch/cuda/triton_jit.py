@@ -12,7 +12,7 @@ import triton.language as tl
 
 from framesmith_backends.launch.cuda import triton_support
 from framesmith_backends.launch.cuda.vector_flags import without_promises
-from framesmith_backends.render.triton.kernel import ALIGNMENT, TritonKernel
+from framesmith_backends.render.triton.kernel import POINTER_ALIGNMENT, SIZE_DIVISOR, TritonKernel
 
 _LOADED: dict[str, Any] = {}
 
@@ -57,8 +57,9 @@ def compiled(kernel: TritonKernel, capability: int, aligned: bool = False, anywh
 
     signature = dict(kernel.parameters)
     pointers = len(kernel.pointers)
-    divisible = [*range(0 if anywhere else pointers), *(pointers + k for k in kernel.aligned if aligned)]
-    attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in divisible}
+    divisors = dict.fromkeys(range(0 if anywhere else pointers), POINTER_ALIGNMENT)
+    divisors |= {pointers + k: SIZE_DIVISOR for k in kernel.aligned if aligned}
+    attrs = {(k,): [["tt.divisibility", divisor]] for k, divisor in divisors.items()}
     source = ASTSource(load(kernel), signature, {}, attrs)
     found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
     return _without_promises(found, kernel, capability)

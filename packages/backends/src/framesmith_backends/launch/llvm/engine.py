@@ -39,7 +39,7 @@ METH_FASTCALL = 0x0080
 
 #: The passes on a module before code is generated (cells to registers, common parts and instruction patterns, tidy
 #: loops), and the levels of both; stored code is keyed by them, too.
-PASSES, LEVEL = ("sroa", "instruction_combine", "simplify_cfg"), 2
+LLVM_PASSES, LEVEL = ("sroa", "instruction_combine", "simplify_cfg"), 2
 
 
 class MethodDef(ctypes.Structure):
@@ -179,8 +179,8 @@ def machine_code(kind: str, text: str) -> bytes:
     """The module as an object file, from the cache folder if this compiler has made it for this processor before."""
     known = machine()
     version = ".".join(map(str, binding.llvm_version_info))
-    parts = (text, *PASSES, str(LEVEL), version, known.target.name, known.target.features)
-    name = f"{kind}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.o"
+    parts = (text, *LLVM_PASSES, str(LEVEL), version, known.target.name, known.target.features)
+    name = f"{kind}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}{storage.CODE}"
     found = storage.read(name)
     if found is None:
         module = binding.parse_assembly(text)
@@ -201,6 +201,6 @@ def optimizer() -> tuple[Any, Any]:
     options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
     builder = binding.create_pass_builder(machine().target_machine(), options)
     passes = binding.create_new_module_pass_manager()
-    for name in PASSES:
+    for name in LLVM_PASSES:
         getattr(passes, f"add_{name}_pass")()
     return passes, builder

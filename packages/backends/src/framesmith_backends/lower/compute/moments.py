@@ -23,7 +23,7 @@ from framesmith_backends.target import SplitPolicy
 
 #: Reads of an element where moments are not computed in parts: for the mean, for distances from it, and for what these
 #: are used for.
-PASSES = 3
+READS = 3
 
 
 def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within: str) -> tuple[Tensor, Tensor]:
@@ -101,7 +101,7 @@ def _parts(by: SplitPolicy, s: Scope, x: Tensor, over: Sequence[int], lane: int 
 
 
 def _cut(by: SplitPolicy, x: Tensor, over: Sequence[int], kept: Size, in_columns: bool) -> dict[int, int]:
-    cut = split_of([x.shape[k] for k in over], kept, in_columns, PASSES * DTYPES[x.dtype].itemsize, by)
+    cut = split_of([x.shape[k] for k in over], kept, in_columns, READS * DTYPES[x.dtype].itemsize, by)
     if cut is None:
         return {}
     whole = {over[place]: hint(x.shape[over[place]]) for place in cut.whole}

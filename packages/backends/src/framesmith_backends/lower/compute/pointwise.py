@@ -143,7 +143,7 @@ def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
         raise Decline("an exponent that changes: ATen computes some of them in ways of their own")
 
     def squared(v: Expr) -> Expr:
-        """ATen's kernels for bfloat16 round matmuls one by one; those for float16 compute in float32."""
+        """ATen's kernels for bfloat16 round multiplications one by one; those for float16 compute in float32."""
         return as_stored(v * v, "bf16") if s.result.dtype == "bf16" else v * v
 
     def formula(v: Expr) -> Expr:

@@ -2,7 +2,7 @@
 
 Note [Indices]: a place is checked where it is known, over the whole tensor of indices, whatever of the result is used
 later: a check is a definition of its own (`Scope.check`), which fails the run. Reads need not wait for it. They take
-place 0 for one that lies outside (`ir.index.Indirect`), so that no read leaves its tensor.
+place 0 for one that lies outside (`ir.symbolic.index.Indirect`), so that no read leaves its tensor.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from framesmith_backends.native_ops.attention.block import (
 )
 from framesmith_backends.native_ops.attention.row import ROW, row
 from framesmith_backends.native_ops.attention.shape import JOB, Shape, shape_of
-from framesmith_backends.native_ops.job import BEGIN, END, Module, call, entry, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, OperatorModule, call, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.runtime import SCRATCH
@@ -28,7 +28,7 @@ def render_attention(widths: tuple[int, ...], target: Processor) -> str:
     Tasks are blocks of queries (`blocks_of`). There is code for these `widths` alone (`widths_of`): all of it takes
     0.3 s to compile.
     """
-    shape, module = shape_of(target), Module(target)
+    shape, module = shape_of(target), OperatorModule(target)
     writer = module.writer
     parts = [pack(writer(), shape.lanes)]
     for vectors in widths:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.job import POINTER, Job, Module, call
+from framesmith_backends.native_ops.job import POINTER, Job, OperatorModule, call
 from framesmith_backends.native_ops.matmul import dot, rectangle
 from framesmith_backends.native_ops.matmul.blocking import Blocking, blocking
 from framesmith_backends.native_ops.matmul.pack import pack
@@ -31,7 +31,7 @@ def render_matmuls(target: Processor, element: Element | None = None, cut: Block
     The text is the same for all shapes. The result is the same for any number of threads.
     """
     cut = blocking(target) if cut is None else cut
-    module = Module(target, vectors="")
+    module = OperatorModule(target, vectors="")
     writer = module.writer
     parts = [pack(writer(), cut.lanes)]
     parts += [micro_kernel(writer(), cut.lanes, r, v, element) for r, v in tile_shapes(cut.rows, cut.vectors)]

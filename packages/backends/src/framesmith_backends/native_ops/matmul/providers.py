@@ -51,13 +51,13 @@ class MatmulClass:
     k: int
     biased: bool
     threads: int
-    present: ClassVar[str] = "aten"
+    baseline: ClassVar[str] = "aten"
 
     @property
     def others(self) -> tuple[str, ...]:
         """The providers that are tried beside ATen."""
         few_rows = self.m <= MOST_ROWS_OF_NATIVE
-        names = [name for name in PROVIDERS if name != self.present and (few_rows or name != "native")]
+        names = [name for name in PROVIDERS if name != self.baseline and (few_rows or name != "native")]
         return tuple(name for name in names if why_not(name) is None)
 
     @property
@@ -109,7 +109,7 @@ def fastest(one: MatmulClass) -> str:
     known = autotuner.autotuner("cpu").timings({one.key: one}, lambda missing: [measured(each) for each in missing])
     timing = known[one.key]
     margin = MARGIN_IF_BUSY if timing.busy else MARGIN
-    return autotuner.fastest(timing.times, one, margin, CALL_SECONDS) or one.present
+    return autotuner.fastest(timing.times, one, margin, CALL_SECONDS) or one.baseline
 
 
 @functools.cache
@@ -148,7 +148,7 @@ def preemptions() -> int:
 
 def _timed(one: MatmulClass, m: int) -> dict[str, list[float]]:
     """Seconds of each run with m rows, but for the first one, which may set something up."""
-    usable = {name: PROVIDERS[name] for name in (one.present, *one.others)}
+    usable = {name: PROVIDERS[name] for name in (one.baseline, *one.others)}
     times: dict[str, list[float]] = {name: [] for name in usable}
     # The graph may be compiled under a mode of fake tensors.
     with unstable.disable_current_modes(), torch.no_grad():

@@ -25,7 +25,7 @@ LAYOUTS = ("nt", "nn", "tn")
 
 
 @dataclass(frozen=True, slots=True)
-class Matmul:
+class MatmulMatch:
     """bias + a @ b; `weight` is b's matrix before it was transposed, if it was."""
 
     layouts: str
@@ -51,7 +51,7 @@ def _before_transposing(node: object) -> fx.Node | None:
     return node.args[0] if swapped and is_plain(node.args[0], 2) else None
 
 
-def _match(node: fx.Node) -> Matmul | None:
+def _match(node: fx.Node) -> MatmulMatch | None:
     """The matmul of a node that is large enough for another provider."""
     if node.target not in (aten.addmm.default, aten.mm.default) or node.kwargs or not is_plain(node, 2):
         return None
@@ -70,10 +70,10 @@ def _match(node: fx.Node) -> Matmul | None:
         isinstance(bias, fx.Node) and is_plain(bias, 1) and bias.meta["val"].shape[0] == columns
     ):
         return None
-    return Matmul(layouts, a, b, before[1], bias)
+    return MatmulMatch(layouts, a, b, before[1], bias)
 
 
-def _class_of(match: Matmul) -> MatmulClass:
+def _class_of(match: MatmulMatch) -> MatmulClass:
     (m, k), n = match.a.meta["val"].shape, match.b.meta["val"].shape[1]
     return class_of(match.layouts, m, n, k, match.bias is not None)
 
@@ -93,9 +93,9 @@ def with_fastest_matmuls(gm: fx.GraphModule) -> fx.GraphModule:
     return _moved(gm, lambda match: fastest(_class_of(match)))
 
 
-def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphModule:
+def _moved(gm: fx.GraphModule, provider: Callable[[MatmulMatch], str]) -> fx.GraphModule:
     """The graph with its matmuls at the providers chosen; the same graph if all stay with ATen."""
-    chosen: dict[fx.Node, tuple[Matmul, str]] = {}
+    chosen: dict[fx.Node, tuple[MatmulMatch, str]] = {}
     for node in gm.graph.nodes:
         match = _match(node)
         name = "aten" if match is None else provider(match)
@@ -111,7 +111,7 @@ def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphMod
     return rewritten(gm, dict.fromkeys(chosen, write), lambda node: _before_transposing(node) is not None)
 
 
-def _onednn(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
+def _onednn(graph: fx.Graph, match: MatmulMatch, copies: Copies) -> fx.Node:
     """oneDNN's call, which takes the transpose of the second operand."""
     if match.weight is not None:
         weight = copies[match.weight]
@@ -123,7 +123,7 @@ def _onednn(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
     return graph.call_function(mkldnn._linear_pointwise.default, args)
 
 
-def _native(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
+def _native(graph: fx.Graph, match: MatmulMatch, copies: Copies) -> fx.Node:
     """The native operator, which takes operands of any strides."""
     from framesmith_backends.native_ops.matmul.operator import OPERATOR
 
@@ -132,4 +132,4 @@ def _native(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
 
 
 #: The writers of calls of each provider but ATen.
-WRITERS: dict[str, Callable[[fx.Graph, Matmul, Copies], fx.Node]] = {"onednn": _onednn, "native": _native}
+WRITERS: dict[str, Callable[[fx.Graph, MatmulMatch, Copies], fx.Node]] = {"onednn": _onednn, "native": _native}

@@ -11,7 +11,7 @@ generator", ACM TOMACS 8 (1998).
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.job import Job, Module, array
+from framesmith_backends.native_ops.job import Job, OperatorModule, array
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 from framesmith_backends.target import Processor
@@ -33,7 +33,7 @@ MASK, FLOATS = "fs_draw_mask", "fs_draw_floats"
 
 def render_draws(_: None, target: Processor) -> str:
     """A module with `void fs_draw_mask(ptr job)` and `void fs_draw_floats(ptr job)`, which advance the state."""
-    module = Module(target)
+    module = OperatorModule(target)
     parts = [write(module.writer()) for write in (_temper, _renew, _take, _give, _mask, _floats)]
     return module.text(*parts, threads=False)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from framesmith_backends.native_ops.job import BEGIN, END, POINTER, Job, Module, entry, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, POINTER, Job, OperatorModule, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.native_ops.matmul.rectangle import multiply_add
 from framesmith_backends.render.llvm.builder import Value, constant
@@ -87,7 +87,7 @@ def packed_elements(layer: Layer, hidden: int, target: Processor) -> int:
 
 def render_layer(layer: Layer, target: Processor) -> str:
     """A module with `void fs_layer(ptr job, i64 blocks, i64 batch, i32 threads)`; blocks are those of weights."""
-    lanes, module = target.float_lanes, Module(target)
+    lanes, module = target.float_lanes, OperatorModule(target)
     writer = module.writer
     parts = [pack(writer(), lanes)]
     parts += [_Tile(layer, writer(), lanes, rows).function() for rows in ROWS[target.bytes]]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES, extremes
-from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, array, entry, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, Job, OperatorModule, array, entry, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.transposed import transposed
 from framesmith_backends.render.llvm.math import float64 as double
@@ -117,7 +117,7 @@ def render_scan(scan: Scan, target: Processor) -> str:
 
     And with `void fs_join(ptr job)`, which replaces the total of each line by that of all lines before it.
     """
-    module = Module(target)
+    module = OperatorModule(target)
     scans = _Scans(scan, module.writer(), lanes_of(scan, target))
     body = scans.tiles() if scan.across else scans.lines()
     join = _Scans(scan, module.writer(), 1).join()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, Job, OperatorModule, threaded
 from framesmith_backends.native_ops.sorts.render import BITS, ITEMS, JOB, Digits, Items, Line, Sort
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer
@@ -27,7 +27,7 @@ def render_long_sort(sort: Sort, target: Processor) -> str:
 
     Its counts are in scratch after the items.
     """
-    module = Module(target)
+    module = OperatorModule(target)
 
     def writer() -> _LongSort:
         return _LongSort(sort, module.writer(), target)

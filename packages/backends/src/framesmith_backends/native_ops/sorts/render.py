@@ -18,7 +18,17 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, array, entry, lane_numbers, shuffle, threaded
+from framesmith_backends.native_ops.job import (
+    BEGIN,
+    END,
+    Job,
+    OperatorModule,
+    array,
+    entry,
+    lane_numbers,
+    shuffle,
+    threaded,
+)
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
@@ -78,7 +88,7 @@ def arrays(sort: Sort) -> int:
 
 def render_sort(sort: Sort, target: Processor) -> str:
     """A module with `void fs_sort(ptr job, i64 shares, i32 threads)`."""
-    module = Module(target)
+    module = OperatorModule(target)
     lines = (Ranks if sort.ranks else Digits)(sort, module.writer(), target)
     body = _Shares(lines).function()
     return module.text(body, entry("fs_sort", {"fs.part": "extent"}))

@@ -17,14 +17,14 @@ from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.sizes import emit_size
 from framesmith_backends.render.llvm.module import (
     RETURN_NONE,
-    Module,
+    KernelModule,
     begin_lines,
     function_text,
     inner_lines,
     number_value,
 )  # fmt: skip
 from framesmith_backends.render.llvm.writer import Writer
-from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
+from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, POINTER_ALIGNMENT, SIZE_DIVISOR, TritonKernel
 from framesmith_backends.target import SCRATCH_PARAMETERS
 
 FAILED = "CUDA error %d in launching a kernel"
@@ -71,7 +71,7 @@ def handles_name(entry: str) -> str:
 
 
 def add_launches(
-    m: Module,
+    m: KernelModule,
     name: str,
     count: int,
     launches: Sequence[CudaLaunch],
@@ -142,7 +142,7 @@ def _check_device(b: Writer, count: int, device: int) -> None:
     bits = constant(0, "i64")
     for k in range(count):
         bits = b.binary("or", bits, b.emit(f"load i64, ptr {_slot(b, '%table', k)}", "i64"))
-    odd = b.binary("and", bits, ALIGNMENT - 1)
+    odd = b.binary("and", bits, POINTER_ALIGNMENT - 1)
     b.line("%device.error = call i32 @cuCtxGetDevice(ptr %device)")
     other = b.binary("xor", b.emit("load i32, ptr %device", "i32"), device)
     wrong = b.binary("or", b.convert("zext", other, "i64"), odd)
@@ -178,7 +178,7 @@ def _launch_version(b: Writer, version: Version, table: str, known: dict[Symbol,
         bits, *sizes = (known[n] for k in kernel.aligned if isinstance(n := kernel.numbers[k], Symbol))
         for size in sizes:
             bits = b.binary("or", bits, size)
-        even = b.compare("eq", b.binary("and", bits, ALIGNMENT - 1), 0)
+        even = b.compare("eq", b.binary("and", bits, SIZE_DIVISOR - 1), 0)
         handle = b.select(even, _handle(b, version.aligned, table), handle)
         shared = b.select(even, constant(version.aligned.shared, "i32"), shared)
     grid = emit_size(b, kernel.grid, known)

@@ -36,7 +36,7 @@ PART = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class NativeLaunch:
     """One kernel or matmul on the entry's buffers, and on its numbers, at these positions."""
 
     item: Item
@@ -45,7 +45,7 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Module:
+class KernelModule:
     """The text being gathered: distinct kernel functions by body, declarations, entries.
 
     `rendered` has the functions' names, and the extents, by the kernels' canonical structure.
@@ -66,7 +66,7 @@ class Module:
         return "\n\n".join([*parts, attributes(self.target), metadata])
 
 
-def _pointers(m: Module) -> str:
+def _pointers(m: KernelModule) -> str:
     """`fs.pointers(args, n, table)`: data pointers of n tensors; nonzero with a Python error set if one is none."""
     names = m.tensor_types
     tests = [f"  %is{k} = icmp eq ptr %type, @{name}" for k, name in enumerate(names)]
@@ -123,7 +123,7 @@ def _point_cycles(item: Item) -> int:
     return cost(*(value for one in item.passes for value in one.values)) + 4 if isinstance(item, Kernel) else 1
 
 
-def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
+def add_kernel(m: KernelModule, kernel: Kernel) -> tuple[str, Shape]:
     """The name of the kernel's function, and the kernel's own extents.
 
     Kernels whose functions have the same text share one: they may differ in names, and in the extent of the
@@ -143,10 +143,10 @@ def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
 
 
 def add_entry(
-    m: Module,
+    m: KernelModule,
     name: str,
     count: int,
-    launches: Sequence[Launch],
+    launches: Sequence[NativeLaunch],
     numbers: Sequence[Symbol | Number] = (),
     inner: Sequence[int] = (),
 ) -> None:
@@ -183,7 +183,7 @@ def function_text(head: str, lines: Sequence[object]) -> str:
     return "\n".join([f"{head} {{", "entry:", *(f"{'' if str(x).endswith(':') else '  '}{x}" for x in lines), "}"])
 
 
-def begin_lines(m: Module, count: int, numbers: Sequence[Symbol | Number]) -> list[str]:
+def begin_lines(m: KernelModule, count: int, numbers: Sequence[Symbol | Number]) -> list[str]:
     """Fill the table with the tensors' data pointers, and read the numbers behind them, or return with an error."""
     lines = [
         f"%failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
@@ -218,7 +218,7 @@ def number_value(k: int, number: Symbol | Number) -> Value:
     return Value(f"%number{k}", "i64" if isinstance(number, Symbol) else "double")
 
 
-def _failures_lines(m: Module, name: str, failures: Sequence[Failure]) -> list[str]:
+def _failures_lines(m: KernelModule, name: str, failures: Sequence[Failure]) -> list[str]:
     """Raise the exception of the first check that failed, if one did."""
     if not failures:
         return []
@@ -241,7 +241,9 @@ def _failures_lines(m: Module, name: str, failures: Sequence[Failure]) -> list[s
     ]  # fmt: skip
 
 
-def _write_launches(m: Module, w: Writer, name: str, launches: Sequence[Launch], given: str, checks: int = 0) -> None:
+def _write_launches(
+    m: KernelModule, w: Writer, name: str, launches: Sequence[NativeLaunch], given: str, checks: int = 0
+) -> None:
     """The launches in order, behind so many checks; many are in functions of their own, which take `given`."""
     if len(launches) <= PART:
         for number, launch in enumerate(launches):
@@ -257,11 +259,11 @@ def _write_launches(m: Module, w: Writer, name: str, launches: Sequence[Launch],
         w.line(f"call void @{part}({given})")
 
 
-def _checks_of(launch: Launch) -> int:
+def _checks_of(launch: NativeLaunch) -> int:
     return len(launch.item.checks) if isinstance(launch.item, Kernel) else 0
 
 
-def _counts_lines(launches: Sequence[Launch]) -> list[object]:
+def _counts_lines(launches: Sequence[NativeLaunch]) -> list[object]:
     """An error where a matmul has a size that BLAS cannot count."""
     b = Builder(prefix="c")
     large = emit_too_large(b, ((one.item, _known(one)) for one in launches if isinstance(one.item, Matmul)))
@@ -275,7 +277,7 @@ def _counts_lines(launches: Sequence[Launch]) -> list[object]:
     ]  # fmt: skip
 
 
-def inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[str]:
+def inner_lines(m: KernelModule, name: str, count: int, inner: Sequence[int]) -> list[str]:
     """Fill the table behind the first `count` entries."""
     if not inner:
         return []
@@ -288,7 +290,7 @@ def inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[
     ]
 
 
-def _unlocked(m: Module, launches: Sequence[Launch], body: list[object], block: str) -> list[object]:
+def _unlocked(m: KernelModule, launches: Sequence[NativeLaunch], body: list[object], block: str) -> list[object]:
     """The launches, with the interpreter lock released where they take long; written in the block of that name."""
     save, restore = "call ptr @PyEval_SaveThread()", "call void @PyEval_RestoreThread(ptr"
     points = [one.item.points for one in launches]
@@ -309,13 +311,13 @@ def _unlocked(m: Module, launches: Sequence[Launch], body: list[object], block: 
     ]  # fmt: skip
 
 
-def _known(launch: Launch) -> dict[Symbol, Value]:
+def _known(launch: NativeLaunch) -> dict[Symbol, Value]:
     """The entry's values of the symbols of a launch."""
     numbers = zip(launch.item.numbers, launch.numbers, strict=True)
     return {symbol: number_value(at, symbol) for symbol, at in numbers if isinstance(symbol, Symbol)}
 
 
-def _write_launch(m: Module, w: Writer, number: int, launch: Launch, checks: int) -> None:
+def _write_launch(m: KernelModule, w: Writer, number: int, launch: NativeLaunch, checks: int) -> None:
     """Read the item's buffers, and run it; a kernel takes a table of buffers, numbers, and the first of its checks."""
     known, item = _known(launch), launch.item
     table = Value("%table", "ptr")

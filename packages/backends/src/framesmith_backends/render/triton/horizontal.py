@@ -25,8 +25,8 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, symbols
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel, warps_of
-from framesmith_backends.render.triton.passes import write_program
+from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, SIZE_DIVISOR, TritonKernel, warps_of
+from framesmith_backends.render.triton.row_passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Config, Tile, covering, fixed, reaches
 from framesmith_backends.render.triton.tile_rules import LANE_BLOCK
@@ -41,7 +41,7 @@ ELEMENTS = "elements"
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TritonLaunch:
     """A Triton function, the buffers that it is launched on, in the order of its pointers, and the items it runs."""
 
     kernel: TritonKernel
@@ -75,7 +75,7 @@ class Gathered:
             return None
         return _over(self.form.line, max(_counts(self.kernels)))
 
-    def launch(self, rendered: Mapping[str, TritonKernel], form: Config | None = None) -> Launch:
+    def launch(self, rendered: Mapping[str, TritonKernel], form: Config | None = None) -> TritonLaunch:
         """Return the launch; `rendered` has each member as a function of its own; `form` is for lines."""
         functions = [rendered[member.name] for member in self.members]
         if len(functions) == 1:
@@ -83,9 +83,9 @@ class Gathered:
         return _together(self.form, self.kernels, functions, form)
 
 
-def alone(item: OnGpu, function: TritonKernel) -> Launch:
+def alone(item: OnGpu, function: TritonKernel) -> TritonLaunch:
     """The launch of an item by itself."""
-    return Launch(function, _buffers(item), (item.name,))
+    return TritonLaunch(function, _buffers(item), (item.name,))
 
 
 def gathered(
@@ -121,7 +121,7 @@ def _buffers(kernel: OnGpu) -> tuple[str, ...]:
 
 def _together(
     shared: SharedForm, kernels: Sequence[Kernel], functions: Sequence[TritonKernel], form: Config | None
-) -> Launch:
+) -> TritonLaunch:
     """One function of several kernels' buffers."""
     first, buffers = functions[0], [_buffers(kernel) for kernel in kernels]
     kinds = {name: kind for some in buffers for name, kind in zip(some, first.pointers, strict=True)}
@@ -147,7 +147,9 @@ def _together(
     starts = [*accumulate(programs, initial=0)][:-1]
     helpers, choice = _choice([*targets, "place"], rows, starts)
     lines = [*helpers, found.head, "    number = tl.program_id(0)", *choice, *body]
-    return Launch(replace(found, source="\n".join(lines) + "\n"), tuple(names), tuple(one.name for one in kernels))
+    return TritonLaunch(
+        replace(found, source="\n".join(lines) + "\n"), tuple(names), tuple(one.name for one in kernels)
+    )
 
 
 def line_config_by_rule(line: Kernel, counts: Sequence[int]) -> Config:
@@ -204,7 +206,7 @@ def _line_body(line: Kernel, block: int, pointers: Sequence[str], counts: Sequen
     head = [*(f"    m{k} = fs.{kind}(n{k})" for k, kind in enumerate(kinds)), "    pid = place"]
     if all(count % block == 0 for count in counts):
         return [*head, *_block(line, block, block, pointers, 1)[0]]
-    if gcd(*counts) % ALIGNMENT == 0 or max(counts) < block:
+    if gcd(*counts) % SIZE_DIVISOR == 0 or max(counts) < block:
         return [*head, *_block(line, size, block, pointers, 1)[0]]
     whole, known = _block(line, block, block, pointers, 2)
     rest, _ = _block(line, size, block, pointers, 2, known)

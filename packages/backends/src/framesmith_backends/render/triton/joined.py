@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Op, Ref, loads, walk
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
+from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import numel
 
@@ -45,7 +45,7 @@ def joinable(kernel: Kernel, number: int) -> Joined:
     return () if len(passes) < 2 else _joined(passes[0], passes[1], kernel.row)
 
 
-def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
+def _joined(first: RowPass, second: RowPass, row: Sequence[Var]) -> Joined:
     others = [some for one in (first, second) for some in (*one.stores, *one.checks, *one.columns, *one.scans)]
     if not first.reductions or others:
         return ()
@@ -55,7 +55,7 @@ def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
     return _exponentials(first, second) or _distances(first, second, row)
 
 
-def _exponentials(first: Pass, second: Pass) -> tuple[Exponentials, ...]:
+def _exponentials(first: RowPass, second: RowPass) -> tuple[Exponentials, ...]:
     if len(first.reductions) != len(second.reductions):
         return ()
     pairs = [*zip(first.reductions, second.reductions, strict=True)]
@@ -68,7 +68,7 @@ def _is_sum_below(a: Accumulate, top: Accumulate) -> bool:
     return a.value is Op("exp", Op("sub", top.value, _ref(top)))
 
 
-def _distances(first: Pass, second: Pass, row: Sequence[Var]) -> tuple[Distances, ...]:
+def _distances(first: RowPass, second: RowPass, row: Sequence[Var]) -> tuple[Distances, ...]:
     count = numel(v.size for v in row)
     if not isinstance(count, int):
         return ()
@@ -93,5 +93,5 @@ def _ref(a: Accumulate) -> Ref:
     return Ref(a.name, a.value.dtype)
 
 
-def _sum_of(value: Expr, one: Pass) -> Accumulate | None:
+def _sum_of(value: Expr, one: RowPass) -> Accumulate | None:
     return next((a for a in one.reductions if a.kind == "sum" and a.value is value), None)

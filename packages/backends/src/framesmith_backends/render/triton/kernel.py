@@ -1,7 +1,7 @@
 """One kernel as the source of a Triton function: the same loops, a program for each outer point or lane block.
 
-The text needs `tl` and the functions of `launch.triton_support` (as `fs`) in its globals. Sizes and numbers that are
-known only at the call are parameters; a kernel of a short row that may become long has a second version for that.
+The text needs `tl` and the functions of `launch.cuda.triton_support` (as `fs`) in its globals. Sizes and numbers that
+are known only at the call are parameters; a kernel of a short row that may become long has a second version for that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least
 from framesmith_backends.render.triton import tile_rules
-from framesmith_backends.render.triton.passes import write_program
+from framesmith_backends.render.triton.row_passes import write_program
 from framesmith_backends.render.triton.state import writing
 from framesmith_backends.render.triton.tile import WARP, Axis, Config, Tile, has_strided_reads, holds_row, reaches
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
@@ -27,8 +27,9 @@ PER_THREAD, PER_THREAD_STRIDED, BYTES_PER_THREAD = 8, 2, 32
 # So many warps take rows in turn, if they have enough to do, and more only where a thread would have more bytes of a
 # row than the above.
 WARPS_IN_TURN = 8
-# Sizes divisible by this let whole vectors be read and written.
-ALIGNMENT = 16
+# Tensors that begin at multiples of so many bytes, and sizes divisible by so many elements, let whole vectors be read
+# and written.
+POINTER_ALIGNMENT = SIZE_DIVISOR = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class TritonKernel:
     """The source of a function `name(p0, p1, ..., n0, n1, ..., first)`, its grid, and the types of its pointers.
 
     `numbers` are the parameters n0, n1, ...: integers of 64 bits and doubles; `aligned` says which of them are sizes
-    along which memory is walked and that were divisible by `ALIGNMENT` while tracing. The parameter `first`, the number
-    of the first program, is there where a launch may not hold the whole grid. With `longer` this version is for rows of
-    no more than `block` elements, `longer` for others.
+    along which memory is walked and that were divisible by `SIZE_DIVISOR` while tracing. The parameter `first`, the
+    number of the first program, is there where a launch may not hold the whole grid. With `longer` this version is for
+    rows of no more than `block` elements, `longer` for others.
     """
 
     name: str
@@ -142,7 +143,9 @@ def _render(kernel: Kernel, name: str, form: Config, whole: bool = False) -> Tri
     w.line(f"pid = tl.program_id(0).to({w.integer}){' + fs.integer(first)' if result.has_first else ''}")
     write_program(w)
     aligned = tuple(
-        k for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol) and n in w.stepping and n.hint % ALIGNMENT == 0
+        k
+        for k, n in enumerate(kernel.numbers)
+        if isinstance(n, Symbol) and n in w.stepping and n.hint % SIZE_DIVISOR == 0
     )
     return replace(result, source=w.source(result.head), aligned=aligned)
 

@@ -9,7 +9,17 @@ from itertools import compress
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform, walk
 from framesmith_backends.ir.expr import substitute as substitute_expr
-from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Pass, Scan, Scratch, Store, params_of, with_numbers
+from framesmith_backends.ir.kernel import (
+    Accumulate,
+    Check,
+    Kernel,
+    RowPass,
+    Scan,
+    Scratch,
+    Store,
+    params_of,
+    with_numbers,
+)
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
@@ -126,7 +136,7 @@ def _last_pass(b: Building) -> int:
     )
 
 
-def _make_pass(b: Building, number: int) -> Pass:
+def _make_pass(b: Building, number: int) -> RowPass:
     before: list[Store] = []
     reductions: list[Accumulate] = []
     stores: list[Store] = []
@@ -153,7 +163,7 @@ def _make_pass(b: Building, number: int) -> Pass:
             value = _expand_member(b, d, number)
             where = _address(b, d) if d.updates is None else _updated(d, value)
             place.append(Store(d.buffer or d.name, where, value))
-    made = Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
+    made = RowPass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
     return replace(made, scans=_scans(b, made.values, number))
 
 

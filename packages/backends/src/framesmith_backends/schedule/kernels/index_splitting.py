@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Index, Load, Op, cost, loads, transform, walk
-from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
+from framesmith_backends.ir.kernel import Kernel, RowPass, Store, with_numbers
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
@@ -133,11 +133,11 @@ def _with_parts(kernel: Kernel, var: Var, starts: Sequence[int], size: int, name
     outer = tuple(own if v is var else v for v in kernel.outer if v is not var or size != 1)
     known = {load.source for load in loads(*(s.value for s in stores))} | {s.buffer for s in stores}
     params = tuple(param for param in kernel.params if param.name in known)
-    found = arrange(replace(kernel, name=name, outer=outer, passes=(Pass((), (), tuple(stores)),), params=params))
+    found = arrange(replace(kernel, name=name, outer=outer, passes=(RowPass((), (), tuple(stores)),), params=params))
     return with_numbers(found) if kernel.numbers else found
 
 
-def _pass_at(kernel: Kernel, values: Mapping[Var, Ix]) -> Pass:
+def _pass_at(kernel: Kernel, values: Mapping[Var, Ix]) -> RowPass:
     """The kernel's pass with these values of its loops, without the conditions that are decided then."""
     [one] = moved(kernel, values).passes
     return one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value)))

@@ -30,14 +30,14 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.reporting import Refusal, note
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
-from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of, sizes_of
+from framesmith_backends.schedule.matmuls.grouped import Grouped, Uncast, is_plain, point_of, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Attention, or gradients of it: items by the numbers of their nodes, and the calls and groups they replace.
 
-    `halves` are operands that are kept as they were before they were cast, `unread` those that are read where they lie.
+    `uncast` are operands that are kept as they were before they were cast, `unread` those that are read where they lie.
     Results of `late` nodes are there at those nodes that they are given here with. Of groups that compute something
     else too there is what is `left`, by their numbers.
     """
@@ -45,7 +45,7 @@ class Found:
     items: Mapping[int, FusedAttention | FusedAttentionGradient]
     calls: frozenset[str]
     groups: frozenset[int]
-    halves: frozenset[str]
+    uncast: frozenset[str]
     unread: frozenset[str]
     late: Mapping[int, int] = field(default_factory=dict)
     left: Mapping[int, Group] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def attentions(grouped: Grouped) -> list[Found]:
 def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found]) -> tuple[Program, list[Node]]:
     """Return the program with operands as attention reads them, without the definitions and calls it replaces."""
     defs, layouts = dict(program.defs), dict(program.layouts)
-    names = {name for one in found for name in one.halves}
+    names = {name for one in found for name in one.uncast}
     unread = {name for one in found for name in one.unread}
     for name in names:
         d = defs[name]
@@ -125,10 +125,10 @@ def _attention(grouped: Grouped, node: CallNode) -> Found | Refusal | None:
     if moved is None:
         return Refusal("the scores read the matmul at several points, or rows keep more than single numbers")
     scores, kept = moved
-    half, kind, queries, keys = Half(grouped, (made.number,)), "f32", matmul.a, matmul.b
-    low = half.kind(queries.source)
-    if low is not None and low == half.kind(keys.source):
-        (queries, kind), (keys, _) = half.view(queries), half.view(keys)
+    uncast, kind, queries, keys = Uncast(grouped, (made.number,)), "f32", matmul.a, matmul.b
+    low = uncast.kind(queries.source)
+    if low is not None and low == uncast.kind(keys.source):
+        (queries, kind), (keys, _) = uncast.view(queries), uncast.view(keys)
     depth = pv_matmul.columns.size
     assert isinstance(depth, int)
     if why := why_not_deep(max(matmul.depth, depth), kind):
@@ -139,8 +139,8 @@ def _attention(grouped: Grouped, node: CallNode) -> Found | Refusal | None:
         tile_for(matmul.depth, depth, kind), kept,
     )  # fmt: skip
     made_here, left = frozenset((made.call.name, node.call.name)), _left(group, others)
-    halves, unread = frozenset(half.names - half.unread), frozenset(half.unread)
-    return Found({node.number: item}, made_here, frozenset((group.number,)), halves, unread, left=left)
+    unmade, unread = frozenset(uncast.names - uncast.unread), frozenset(uncast.unread)
+    return Found({node.number: item}, made_here, frozenset((group.number,)), unmade, unread, left=left)
 
 
 def tile_for(depth: int, values: int, factors: str) -> AttentionTile:

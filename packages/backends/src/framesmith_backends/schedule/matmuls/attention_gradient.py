@@ -21,7 +21,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.matmuls.attention import Found, by_rows
-from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of, sizes_of
+from framesmith_backends.schedule.matmuls.grouped import Grouped, Uncast, is_plain, point_of, sizes_of
 
 ROWS, COLUMNS = "rows", "columns"
 
@@ -182,7 +182,7 @@ def _lies_in_rows(view: BufferView, shape: tuple[Size, ...]) -> bool:
 
 def _sides(grouped: Grouped, between: MatmulPair) -> Found | None:
     """The kernels of rows and of columns, each where the last of the matmuls is that it has."""
-    half = Half(grouped, {*between.calls.values()})
+    uncast = Uncast(grouped, {*between.calls.values()})
     first = between.matmuls[min(between.matmuls)][1]
     items: dict[int, FusedAttentionGradient] = {}
     late: dict[int, int] = {}
@@ -190,18 +190,18 @@ def _sides(grouped: Grouped, between: MatmulPair) -> Found | None:
         some = [one for one in between.readers if one.side == side]
         if not some:
             continue
-        item = _item(half, between, first, side, some)
+        item = _item(uncast, between, first, side, some)
         if item is None:
             return None
         *others, last = sorted((one.node for one in some), key=lambda node: node.position)
         items[last.number] = item
         late |= {node.number: last.number for node in others}
-    groups, halves = frozenset((between.group.number,)), frozenset(half.names - half.unread)
-    return Found(items, frozenset(between.calls), groups, halves, frozenset(half.unread), late)
+    groups, unmade = frozenset((between.group.number,)), frozenset(uncast.names - uncast.unread)
+    return Found(items, frozenset(between.calls), groups, unmade, frozenset(uncast.unread), late)
 
 
 def _item(
-    half: Half, between: MatmulPair, first: FusedMatmul, side: str, some: Sequence[Reader]
+    uncast: Uncast, between: MatmulPair, first: FusedMatmul, side: str, some: Sequence[Reader]
 ) -> FusedAttentionGradient | None:
     own, other = (first.rows, first.columns) if side == ROWS else (first.columns, first.rows)
     needed = {part.name for one in some for part in _refs(between.values[one.buffer])}
@@ -209,14 +209,14 @@ def _item(
     for name, (_, matmul) in between.matmuls.items():
         if name not in needed:
             continue
-        (a, kind), (b, other_kind) = half.view(matmul.a), half.view(matmul.b)
+        (a, kind), (b, other_kind) = uncast.view(matmul.a), uncast.view(matmul.b)
         if kind != other_kind:
             return None
         made = (a, b) if side == ROWS else (b.transposed, a.transposed)
         matmuls.append(SideMatmul(name, *made, kind))
     sums = []
     for one in some:
-        factor, kind = half.view(one.factor)
+        factor, kind = uncast.view(one.factor)
         # A sum of float32 is not rounded to a type in which small gradients are 0; bfloat16 has the range of float32.
         rounded = "f32" if one.dtype == "f32" and kind == "f16" else kind
         value = between.values[one.buffer]

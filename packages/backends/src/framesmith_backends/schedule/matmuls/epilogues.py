@@ -89,7 +89,7 @@ class Fusable:
 
 
 #: For each matmul that is to run in another form than the present one: its tile.
-Choose = Callable[[Sequence[Fusable], Program], Mapping[str, TileShape]]
+ChooseTiles = Callable[[Sequence[Fusable], Program], Mapping[str, TileShape]]
 
 
 def fusable_matmuls(grouped: Grouped, needed: Collection[str]) -> list[Fusable]:

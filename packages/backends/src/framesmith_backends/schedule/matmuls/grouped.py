@@ -10,7 +10,7 @@ from functools import cached_property
 from framesmith_backends.ir.dtypes import LOW_PRECISION
 from framesmith_backends.ir.expr import Cast, Expr, Load, Ref
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, TileShape
-from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of
+from framesmith_backends.ir.kernel import Kernel, RowPass, Store, params_of
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import BufferView, Call, Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
@@ -159,7 +159,7 @@ def _sum(program: Program, operands: Operands, loops: tuple[Var, Var, Var], dtyp
 
 
 def pointwise(name: str, loops: Iterable[Var], stores: tuple[Store, ...]) -> Kernel:
-    passes = (Pass((), (), stores),)
+    passes = (RowPass((), (), stores),)
     return Kernel(name, params_of(passes), tuple(loops), (), None, passes)
 
 
@@ -200,7 +200,7 @@ def point_of(loops: Sequence[Var], read: Ix, matmul: FusedMatmul) -> dict[Var, I
 
 
 @dataclass(slots=True)
-class Half:
+class Uncast:
     """Reads operands in the low-precision type that they were cast from, for these `inside` nodes alone.
 
     `names` are casts that are not made, `unread` those among them whose elements are read where they lie.

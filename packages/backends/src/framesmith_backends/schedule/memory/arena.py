@@ -8,7 +8,7 @@ only at run time, take dead ones of as many elements instead.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,16 +17,17 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.schedule.memory.in_place import write_over_dead
 from framesmith_backends.schedule.memory.reuse import private_layouts
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Inner, Run, Step, made_by, used_by
+from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Inner, Run, Step, made_by, used_by
+from framesmith_backends.target import Target
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
-ALIGNMENT = 64
+BUFFER_ALIGNMENT = 64
 
 
 SizeT = TypeVar("SizeT", int, Size)
 
-#: For each item of a run among the steps its position in order of execution: one for those that run side by side.
-Order = Callable[[Run, Sequence[Step]], Sequence[int]]
+#: By the entries of runs, for each item its position in order of execution: one for those that run side by side.
+Positions = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,14 @@ class Span(Generic[SizeT]):
         return self.first <= other.last and other.first <= self.last
 
 
-def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = None) -> list[Step]:
+def with_arenas(steps: Sequence[Step], outputs: set[str], target: Target, positions: Positions) -> list[Step]:
     """Return the steps with buffers of one run in that run's arena, `name.arena`, or in a dead buffer's memory.
 
     What lives on may take the place of what dies in the run that makes it: `Allocate` says so behind the run.
 
-    With `order` items run as that says, several side by side, and none writes over what it reads. A buffer takes the
-    place of one of its own type then: what launches them may be given tensors, which have one.
+    Items of runs without `positions` run one after another. A kernel writes over what it reads where it visits points
+    in order. On a GPU a buffer takes the place of one of its own type: what launches may be given tensors, which have
+    one.
     """
     named = [_names(step) for step in steps]
     seen = Counter(name for names in named for name in names)
@@ -57,7 +59,7 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
     last = {name: at for at, names in enumerate(named) for name in names}
     known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
     calls = [step for step in steps if isinstance(step, CallStep) and step.view is None]
-    copied = [used_by(step) for step in steps if isinstance(step, Copies)]
+    copied = [used_by(step) for step in steps if isinstance(step, CopyStep)]
     shown = outputs.union(*(step.call.needs for step in calls), *copied)
     found: list[Step] = []
     gone: set[str] = set()
@@ -66,13 +68,13 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
             inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
             made = {name: layouts[name] for name in step.buffers if name in layouts and first[name] == at}
             dying = {name: known[name] for name in step.buffers if name in known and last[name] == at}
-            step, renamed = write_over_dead(step, made, dying, shown) if order is None else (step, {})
+            step, renamed = write_over_dead(step, made, dying, shown) if target.in_order else (step, {})
             gone.update(renamed)
             heirs = [Allocate(name, known[target], target) for name, target in renamed.items() if name not in dying]
             known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
-            positions = range(len(step.items)) if order is None else order(step, steps)
-            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, positions)
-            dtypes = {} if order is None else {span.name: layouts[span.name].dtype for span in symbolic}
+            order = positions.get(step.entry, range(len(step.items)))
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, order)
+            dtypes = {span.name: layouts[span.name].dtype for span in symbolic} if target.on_gpu else {}
             step = replace(step, shared=tuple(taken(symbolic, dtypes).items()))
             if spans:
                 offsets, size = placed(spans)
@@ -107,7 +109,7 @@ def _spans(
         first, last = min(used[name]), max(used[name])
         size = layout.numel * DTYPES[layout.dtype].itemsize
         if isinstance(size, int):
-            known.append(Span(name, -(-size // ALIGNMENT) * ALIGNMENT, first, last))
+            known.append(Span(name, -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT, first, last))
         else:
             symbolic.append(Span(name, size, first, last))
     return known, symbolic

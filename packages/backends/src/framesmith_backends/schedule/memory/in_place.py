@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.expr import Load, indirect_parts, loads
-from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of, with_numbers
+from framesmith_backends.ir.kernel import Kernel, RowPass, Store, params_of, with_numbers
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.schedule.fusion.domains import variables_of
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, names_of, run_of
+from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, names_of, run_of
 from framesmith_guards.torch_adapter import aten
 
 
@@ -83,7 +83,7 @@ def with_copies_together(steps: Sequence[Step], program: Program) -> list[Step]:
             found.setdefault(program.layouts[pair[0]].dtype, []).append((step, *pair))
     several = [copies for copies in found.values() if len(copies) > 1]
     moved = {id(step) for copies in several for step, *_ in copies}
-    together = [Copies(*map(tuple, zip(*(pair for _, *pair in copies), strict=True))) for copies in several]
+    together = [CopyStep(*map(tuple, zip(*(pair for _, *pair in copies), strict=True))) for copies in several]
     return [*(step for step in steps if id(step) not in moved), *together]
 
 
@@ -102,7 +102,7 @@ def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:
     loops = variables_of(() if layout.numel == 1 else (layout.numel,))
     place = index.total((index.of(loop), 1) for loop in loops)
     store = Store(target, place, Load(source, (place,), layout.dtype))
-    passes = (Pass((), (), (store,)),)
+    passes = (RowPass((), (), (store,)),)
     return with_numbers(Kernel(name, params_of(passes), loops, (), loops[0] if loops else None, passes))
 
 

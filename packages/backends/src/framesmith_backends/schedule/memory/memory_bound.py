@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.memory.reuse import Life, bytes_alive, bytes_made, layout_bytes
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, made_by, run_of, used_by
+from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, made_by, run_of, used_by
 
 #: The excess of a peak over the least one that is not worth a split: a share of it, and a sixteenth of it within these
 #: bounds, in bytes.
@@ -49,7 +49,7 @@ def _uses(step: Step) -> list[list[str]]:
     """Return the names used at each tick of a step: at items of a run, or at a call."""
     if isinstance(step, Run):
         return [[param.name for param in item.params] for item in step.items]
-    return [[*used_by(step), *made_by(step)]] if isinstance(step, (CallStep, Copies)) else []
+    return [[*used_by(step), *made_by(step)]] if isinstance(step, (CallStep, CopyStep)) else []
 
 
 def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> tuple[list[Life], int]:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
+from framesmith_backends.ir.kernel import Kernel, RowPass, Scratch
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least, surely_positive
@@ -231,7 +231,7 @@ def _is_repeatable(kernel: Kernel) -> bool:
     return all(index.coefficient(ix, kernel.lane) is not None for ix, _ in accesses(kernel))
 
 
-def _row_loops(r: Rendering, one: Pass, columns: Mapping[str, Running]) -> None:
+def _row_loops(r: Rendering, one: RowPass, columns: Mapping[str, Running]) -> None:
     """The row loops of one pass, innermost the lanes if they are a row variable."""
     inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
     lanes, deinterleaved = r.lanes, r.deinterleaved
@@ -271,7 +271,7 @@ def _flush(r: Rendering, values: list[Running]) -> None:
         a.flush(r)
 
 
-def _row_inner(r: Rendering, lane: Var | None, one: Pass, values: list[Running]) -> None:
+def _row_inner(r: Rendering, lane: Var | None, one: RowPass, values: list[Running]) -> None:
     """One point of the row loops outside the lanes: the lane loop, or one step where the lanes are outer."""
     if lane is None:
         _body(r, one, values)
@@ -298,7 +298,7 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, values: list[Running])
         nest.any_lane_tail(r, lane, last, end, body)
 
 
-def _body(r: Rendering, one: Pass, values: list[Running]) -> None:
+def _body(r: Rendering, one: RowPass, values: list[Running]) -> None:
     for a in values:
         a.step(r)
     for check in one.checks:

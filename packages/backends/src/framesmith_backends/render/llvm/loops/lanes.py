@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Ref, cost, indirect_parts, loads, walk
-from framesmith_backends.ir.kernel import Kernel, Pass
+from framesmith_backends.ir.kernel import Kernel, RowPass
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
@@ -51,7 +51,7 @@ def lanes_of(kernel: Kernel, target: Processor) -> int:
 MOST_SUMS = 8
 
 
-def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
+def pass_lanes(kernel: Kernel, one: RowPass, lanes: int, target: Processor) -> int:
     """Lanes for one pass over rows along which the lanes lie: more than the kernel's `lanes` where it does little.
 
     A sum of one vector waits for itself; what a pass leaves for later ones is known without the lanes. No row gets a
@@ -79,7 +79,7 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
 # odd ones. AVX-512 saves as much. NEON is as short either way.
 
 
-def is_deinterleaved(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Processor) -> bool:
+def is_deinterleaved(kernel: Kernel, passes: tuple[RowPass, ...], lanes: int, target: Processor) -> bool:
     """Whether these passes' lanes hold elements of even offsets before those of odd ones: see Note [Deinterleaved]."""
     lane = kernel.lane
     if lane is None or not target.vectors or lanes % (2 * target.float_lanes):

@@ -129,7 +129,7 @@ def _across(r: Rendering, value: Value, spec: Accumulate) -> Value:
 def rows_in_turn(r: Rendering, inside: Callable[[dict[str, Running]], None]) -> None:
     """Run all passes of a kernel that reduces rows and columns for each row, with the sums down the columns by name.
 
-    These are arrays as long as a row. A part has so few rows (`ir.splitting.Down`) that its sums need no blocks.
+    These are arrays as long as a row. A part has so few rows (`target.RowColumnPolicy`) that its sums need no blocks.
     """
     lane, zero = r.kernel.lane, constant(0, "i64")
     assert lane is not None and isinstance(lane.size, int) and r.kernel.row == (lane,)

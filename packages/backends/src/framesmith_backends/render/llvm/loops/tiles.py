@@ -11,7 +11,7 @@ from functools import partial
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
-from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Store
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least, surely_positive
@@ -70,7 +70,7 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
         r.arrays.update({c.spec.name: (c.result, first, c.start.kind) for c in columns})
 
 
-def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
+def _without_invariants(r: Rendering, tile: Tile, one: RowPass, name: str) -> RowPass:
     """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
     roots = [*(a.value for a in one.reductions), *(s.value for s in one.scans), *(s.value for s in one.stores)]
     kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, one, roots))}
@@ -96,7 +96,7 @@ def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     )
 
 
-def _invariants(kernel: Kernel, one: Pass, roots: Sequence[Expr]) -> list[Expr]:
+def _invariants(kernel: Kernel, one: RowPass, roots: Sequence[Expr]) -> list[Expr]:
     """The largest parts of the expressions that no row changes and that are worth keeping.
 
     None where there may be no rows: what only they read is not read then (see `Level`).
@@ -142,7 +142,9 @@ def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
         emit_store(r, store)
 
 
-def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Running], scans: list[Running]) -> None:
+def _rows(
+    r: Rendering, tile: Tile, loops: list[Var], one: RowPass, columns: list[Running], scans: list[Running]
+) -> None:
     """The row loops from the outside in, the tile's lanes innermost; long sums are flushed after blocks of rows."""
     var, *rest = loops
     end, sure = r.size_of(var.size), surely_positive(var.size)
@@ -163,7 +165,7 @@ def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[R
         _flush(r, tile, columns)
 
 
-def _step(r: Rendering, one: Pass, columns: list[Running], scans: list[Running]) -> None:
+def _step(r: Rendering, one: RowPass, columns: list[Running], scans: list[Running]) -> None:
     for c in columns:
         c.step(r)
     for scan in scans:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, Rest
-from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, RowPass, Store
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.render.triton.emit import emit, position, stored
@@ -53,7 +53,7 @@ def _reaches(matmul: FusedMatmul) -> bool:
         if value is None:
             far = far or operands.last_index(view, more) >= 1 << 31
         else:
-            passes = (Pass((), (), (Store("operand", index.ZERO, value),)),)
+            passes = (RowPass((), (), (Store("operand", index.ZERO, value),)),)
             far = far or reaches(Kernel("operand", (), loops, (), None, passes))
     return far
 

@@ -9,7 +9,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr
 from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.fused.matmul import TileShape
-from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, Param, RowPass, Store
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
@@ -64,7 +64,7 @@ def kernel_over(name: str, params: tuple[Param, ...], loops: tuple[Var, ...], *v
     """The values, each stored to a buffer, as a kernel that is never launched: expressions are written for it."""
     where = index.linearize([index.of(v) for v in loops], [v.size for v in loops])
     stores = tuple(Store(buffer, where, value) for buffer, value in values)
-    return Kernel(name, params, loops, (), None, (Pass((), (), stores),))
+    return Kernel(name, params, loops, (), None, (RowPass((), (), stores),))
 
 
 def name_loop(w: Writing, var: Var, name: str) -> None:

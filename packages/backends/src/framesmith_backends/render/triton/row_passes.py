@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
-from framesmith_backends.ir.kernel import Accumulate, Pass, Scan
+from framesmith_backends.ir.kernel import Accumulate, RowPass, Scan
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least
@@ -120,7 +120,7 @@ def _is_held(w: Writing, axis: Axis) -> bool:
     return w.whole or surely_at_least(axis.block, axis.var.size)
 
 
-def _pass(w: Writing, one: Pass) -> None:
+def _pass(w: Writing, one: RowPass) -> None:
     k = w.kernel
     along = row_axes(w.kernel, w.tile)
     inner = along[-1] if along else None
