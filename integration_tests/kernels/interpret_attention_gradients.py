@@ -20,7 +20,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import framesmith
 from framesmith_backends import cuda
-from framesmith_backends.ir.fused.attention import AttentionTile
+from framesmith_backends.ir.fused.attention import AttentionTile, FusedAttention
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.verify import verify_item
 from framesmith_backends.schedule.matmuls import attention, attention_gradient
 from framesmith_dynamo.values.higher_order import flex_attention as flex_values
@@ -191,13 +192,13 @@ def check(name: str, small: bool = True) -> None:
 
 def check_plans(case: Case, stages: list[cuda.TritonStages]) -> None:
     forward, backward = stages
-    for one in forward.plan.attentions:
+    for one in forward.plan.items_of(FusedAttention):
         verify_item(one)
-    for gradient in backward.plan.attention_gradients:
+    for gradient in backward.plan.items_of(FusedAttentionGradient):
         verify_item(gradient)
-    assert len(backward.plan.attention_gradients) == case.gradients, backward.plan.text()
+    assert len(backward.plan.items_of(FusedAttentionGradient)) == case.gradients, backward.plan.text()
     if case.gradients:
-        assert len(forward.plan.attentions) == 1, forward.plan.text()
+        assert len(forward.plan.items_of(FusedAttention)) == 1, forward.plan.text()
         kept = [node.meta["val"].numel() for node in forward.graph.graph.output_node().args[0]]
         table = max((math.prod(size) for size in case.captured if sum(n > 1 for n in size) > 1), default=0)
         assert max(kept) <= max(table, 2 * case.heads * max(case.queries, case.keys) * max(case.depth, case.length))
@@ -257,7 +258,7 @@ def check_sums_of_rows() -> None:
     with watched(small=True) as stages:
         found = framesmith.compile(run, backend="cuda", fullgraph=True)(*inputs)
         wanted = run(*inputs)
-    assert len(stages[0].plan.attentions) == 1
+    assert len(stages[0].plan.items_of(FusedAttention)) == 1
     same(found, wanted, 2e-2)
 
 
@@ -277,7 +278,7 @@ def check_hooks() -> None:
 
     with watched(small=True) as stages:
         found = run(framesmith.compile(function, backend="cuda", fullgraph=True))
-    assert len(stages[1].plan.attention_gradients) == 2
+    assert len(stages[1].plan.items_of(FusedAttentionGradient)) == 2
     same(found, run(function), 5e-2)
 
 

@@ -25,7 +25,8 @@ from framesmith_backends import cuda
 from framesmith_backends.cuda import CudaBackend, stages_of
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.ir.expr import Cast, Const, Load, Ref, loads
-from framesmith_backends.ir.fused.attention import AttentionTile
+from framesmith_backends.ir.fused.attention import AttentionTile, FusedAttention
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_item
 from framesmith_backends.launch.cuda.kernel_runs import rendered
@@ -213,8 +214,8 @@ def test_gradients_compile_to_cubins(depth: int, dtype: torch.dtype, capability:
     from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
     _, backward = plans(replace(ALIBI, depth=depth, length=depth, dtype=dtype))
-    assert len(backward.attention_gradients) == 2
-    for item in backward.attention_gradients:
+    assert len(backward.items_of(FusedAttentionGradient)) == 2
+    for item in backward.items_of(FusedAttentionGradient):
         verify_item(item)
         made = code_of(rendered(item), capability)
         assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= most_shared(capability)
@@ -222,21 +223,21 @@ def test_gradients_compile_to_cubins(depth: int, dtype: torch.dtype, capability:
 
 def test_blocks_in_which_nothing_is_seen_are_passed_by_on_both_sides() -> None:
     _, backward = plans(ALIBI)
-    assert all(item.seen is not None for item in backward.attention_gradients)
+    assert all(item.seen is not None for item in backward.items_of(FusedAttentionGradient))
     assert all("last = tl.where" in rendered(replace(item, tile=AttentionTile(16, 16, 4, 1))).source
-               for item in backward.attention_gradients)  # fmt: skip
+               for item in backward.items_of(FusedAttentionGradient))  # fmt: skip
 
 
 def test_halves_are_read_where_they_lie_and_scores_are_nowhere() -> None:
     _, backward = plans(ALIBI)
     assert "96, 128" not in backward.text() and "aten.bmm" not in backward.text()
-    types = {dtype for item in backward.attention_gradients for _, dtype in item.operands}
+    types = {dtype for item in backward.items_of(FusedAttentionGradient) for _, dtype in item.operands}
     assert types == {"bf16"}
 
 
 def test_gradients_on_buffers_of_other_names() -> None:
     _, backward = plans(ALIBI)
-    for item in backward.attention_gradients:
+    for item in backward.items_of(FusedAttentionGradient):
         names = {param.name: f"other_{param.name}" for param in item.params}
         other = item.on(names)
         assert [param.name for param in other.params] == [names[param.name] for param in item.params]
@@ -244,7 +245,7 @@ def test_gradients_on_buffers_of_other_names() -> None:
 
 
 def test_gradients_that_are_not_well_formed_are_refused() -> None:
-    item = plans(ALIBI)[1].attention_gradients[0]
+    item = plans(ALIBI)[1].items_of(FusedAttentionGradient)[0]
     (one, *rest), (matmul, *others) = item.sums, item.matmuls
     for changed, problem in (
         ({"matmuls": (replace(matmul, own=matmul.other), *others)}, "instead of"),
@@ -284,7 +285,7 @@ def test_a_matmul_is_in_one_kernel_alone(function: Callable[..., Any], kernels: 
     """A kernel that takes a matmul's operand from what another one does not store would read undefined memory."""
     graph = graph_on_gpus(function, [(2, 64, 32), (2, 32, 96), (2, 96, 48), (2, 48, 96)])
     plan = stages_of(graph).plan
-    assert (len(plan.attentions), len(plan.attention_gradients)) == kernels
+    assert (len(plan.items_of(FusedAttention)), len(plan.items_of(FusedAttentionGradient))) == kernels
     made = {*plan.inputs}
     for step in plan.steps:
         if isinstance(step, Allocate):

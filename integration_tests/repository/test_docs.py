@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import subprocess
 import sys
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,47 @@ def test_the_glossary_names_files_that_are_there() -> None:
     sources = {page.stem: source_of(page) for page in PAGES}
     named = [word.partition("/") for word in named_on(glossary) if not word.startswith("packages/")]
     assert [f"{package}/{path}" for package, _, path in named if not (sources[package] / path).exists()] == []
+
+
+def remarks(path: Path) -> Iterator[str]:
+    """The comments of a source file, and its docstrings."""
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT or token.string.startswith('"""'):
+                yield token.string
+
+
+def is_named_in(folder: Path, name: str) -> bool:
+    """Whether a dotted name leads from the folder to a module, or to a word of one."""
+    place, parts = folder, name.split(".")
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    found = [place / f"{parts[0]}{kind}" for kind in (".py", ".pyi")] if parts else []
+    module = next(filter(Path.exists, found), None)
+    if module is not None:
+        parts.pop(0)
+    elif place != folder:
+        module = place / "__init__.py"
+    return module is not None and (not parts or re.search(rf"\b{parts[0]}\b", module.read_text()) is not None)
+
+
+@pytest.mark.parametrize("package", PAGES, ids=lambda page: page.stem)
+def test_docstrings_and_comments_name_what_is_there(package: Path) -> None:
+    """Modules and what is in them, by the end of their path, and files."""
+    source = source_of(package)
+    folders = [source, *(path for path in source.rglob("*") if path.is_dir())]
+    elsewhere = {*dir(builtins), *sys.stdlib_module_names, "deque", "module"}
+    known = {path.stem for path in source.rglob("*") if path.is_dir() or path.suffix in SOURCES} - elsewhere
+    roots = (ROOT, *(source_of(page).parents[0] for page in PAGES))
+    missing = []
+    for path in sorted(source.rglob("*.py")):
+        for text in remarks(path):
+            names = re.findall(r"`((?:[a-z_]\w*\.)+\w+)(?:\(\))?`", text)
+            names = [name for name in names if name.split(".")[0] in known and Path(name).suffix not in SOURCES]
+            missing += [name for name in names if not any(is_named_in(folder, name) for folder in folders)]
+            files = re.findall(r"`([\w/.-]+\.(?:py|c|h|md))`", text)
+            missing += [name for name in files if not any((root / name).exists() for root in (*folders, *roots))]
+    assert missing == []
 
 
 def listings(page: Path) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend, cuda
 from framesmith_backends.cuda import stages_of
+from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.ir.verify import Malformed
 from framesmith_backends.passes import EVERYWHERE, Pass, observed_by, run_passes
 from framesmith_backends.pipeline import verifying
@@ -81,7 +82,7 @@ def test_explain_says_why_attention_is_not_fused(monkeypatch: pytest.MonkeyPatch
     stages = stages_of(trace(attention, [torch.empty(2, 64, 32) for _ in range(3)]))
     assert "no fused attention for bmm_default_1: the probabilities have other readers" in stages.text()
     alone = stages_of(trace(lambda q, k, v: attention(q, k, v)[0], [torch.empty(2, 64, 32) for _ in range(3)]))
-    assert alone.plan.attentions and not alone.refusals
+    assert alone.plan.items_of(FusedAttention) and not alone.refusals
 
 
 def test_native_attention_says_why_it_declines() -> None:

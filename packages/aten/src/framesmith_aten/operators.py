@@ -289,9 +289,14 @@ def written_arguments(op: OpOverload) -> tuple[str, ...]:
     return tuple(a.name for a in declared if a.alias_info is not None and a.alias_info.is_write)
 
 
+def written_names(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the arguments that this call writes to, undeclared ones too, in the schema's order."""
+    return (*written_arguments(op), *undeclared_writes(op, args, kwargs))
+
+
 def written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that this call writes to, undeclared ones too, in the schema's order."""
-    names = (*written_arguments(op), *undeclared_writes(op, args, kwargs))
+    names = written_names(op, args, kwargs)
     values = arguments(op, args, kwargs) if names else {}
     return [tensor for name in names for tensor in tensors_in(values.get(name))]
 

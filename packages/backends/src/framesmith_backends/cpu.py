@@ -18,9 +18,10 @@ from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
 from framesmith_backends.native_ops.base import pending_code
+from framesmith_backends.native_ops.matmul.providers import PROVIDERS
 from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
-from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying
+from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, lay_out_step, plan_graph, verifying
 from framesmith_backends.reporting import KERNEL_LOG, PLAN_LOG, noted_refusals
 from framesmith_backends.schedule.plan import Plan, place_buffers
 from framesmith_backends.schedule.steps import Run
@@ -29,7 +30,7 @@ from framesmith_guards.torch_adapter import OpOverload
 
 #: The values of each option, the default first.
 CHOICES: Mapping[str, tuple[object, ...]] = {
-    "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "layout": ("channels_last", "traced"),
+    "numerics": ("strict", "contract"), "matmul": ("auto", *PROVIDERS), "layout": ("channels_last", "traced"),
     "launch": ("native", "python"), "verify_ir": (False, True),
 }  # fmt: skip
 
@@ -47,7 +48,7 @@ class Stages:
     def text(self) -> str:
         """All stages, under headings."""
         notes = "\n".join(f"{name}: {why}" for name, why in {**self.lowering.notes, **self.refusals}.items())
-        kernels = "\n\n".join([*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.matmuls)])
+        kernels = "\n\n".join(item.text() for item in self.plan.items)
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("kernels", kernels),
             ("plan", self.plan.text()), ("launcher", self.source), ("LLVM", self.llvm),

@@ -66,14 +66,11 @@ class TritonStages:
         if self.parts:
             texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
             return "\n\n".join([f"# CUDA graph\n{self.capture}", *texts])
-        plan = self.plan
-        kernels = [*(k.text() for k in plan.kernels), *(p.text() for p in plan.fused_matmuls)]
-        kernels += [attention.text() for attention in plan.attentions]
         notes = "\n".join(f"{name}: {why}" for name, why in {**self.lowering.notes, **self.refusals}.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.capture),
-            ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
-            ("plan", self.plan.text()),
+            ("matmuls", self.matmuls), ("tiles", self.tiles),
+            ("kernels", "\n\n".join(item.text() for item in self.plan.items)), ("plan", self.plan.text()),
             ("launcher", self.source), ("Triton", "\n".join(one.source for k in self.launched for one in k.versions)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_item, verify_program
 from framesmith_backends.lower.graph import Lowering, lower_graph
 from framesmith_backends.native_ops.attention.rewrite import use_native_attention
-from framesmith_backends.native_ops.matmul.rewrite import use_native, use_onednn, with_fastest_matmuls
+from framesmith_backends.native_ops.matmul.rewrite import move_matmuls
 from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
 from framesmith_backends.native_ops.recurrent.rewrite import with_recurrent_layers
 from framesmith_backends.native_ops.scans.rewrite import with_scans
@@ -32,14 +32,6 @@ from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.schedule.matmuls.epilogues import ChooseTiles
 from framesmith_backends.schedule.plan import Plan, list_steps
 from framesmith_backends.target import Target
-
-#: The passes that choose who multiplies large float32 matrices on the CPU, by the option `matmul`.
-PROVIDERS: Mapping[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
-    "auto": with_fastest_matmuls,
-    "aten": lambda gm: gm,
-    "onednn": use_onednn,
-    "native": use_native,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ LAYOUT_PASSES: tuple[Pass[fx.GraphModule, Compilation], ...] = (
 #: Passes over a graph, or over a part of one that is captured by itself.
 GRAPH_PASSES: tuple[Pass[fx.GraphModule, Compilation], ...] = (
     Pass("recurrent-layers", lambda gm, _: with_recurrent_layers(gm), _on_cpu),
-    Pass("matmul-providers", lambda gm, about: PROVIDERS[str(about.options["matmul"])](gm), _on_cpu),
+    Pass("matmul-providers", lambda gm, about: move_matmuls(gm, str(about.options["matmul"])), _on_cpu),
     Pass("random-numbers", lambda gm, _: with_drawn_numbers(gm), _on_cpu),
     Pass("native-scans", lambda gm, _: with_scans(gm), _on_cpu),
     Pass("native-sorts", lambda gm, _: with_sorts(gm), _on_cpu),

@@ -18,7 +18,7 @@ from framesmith_backends.reporting import KERNEL_LOG, log_once
 
 #: Bytes up to which files are kept, and how many are written between two looks at what there is.
 MOST_BYTES, WRITES_BETWEEN = 256 << 20, 64
-#: How names of machine code end: these files are evicted.
+#: The end of names of machine code: these files are evicted.
 CODE = ".o"
 _writes = itertools.count()
 

@@ -87,7 +87,8 @@ class Target:
     Scheduling. `split`: reductions that are split; `inline`: what is recomputed rather than stored; `row_column`: rows
     and columns of the same points reduced in one kernel, or None. `scratch`: kernels keep a row in scratch memory
     rather than recompute it. `row_layouts`: values that only kernels read are laid out in rows where rows are reduced.
-    `copy_kernels`: copies onto inputs are kernels; otherwise one call for each dtype, and counts share a kernel.
+    `copy_kernels`: copies onto inputs are kernels; otherwise one call for each dtype. `counts_together`: counters of
+    steps share a kernel.
     `index_splitting`: parts of a concatenation are kernels of their own. `horizontal`: equal kernels are one launch.
     """
 
@@ -101,6 +102,7 @@ class Target:
     scratch: bool
     row_layouts: bool
     copy_kernels: bool
+    counts_together: bool
     index_splitting: bool
     horizontal: bool
 
@@ -128,6 +130,7 @@ CPU = Target(
     scratch=True,
     row_layouts=False,
     copy_kernels=True,
+    counts_together=False,
     index_splitting=True,
     horizontal=False,
 )
@@ -155,6 +158,7 @@ GPU = Target(
     scratch=False,
     row_layouts=True,
     copy_kernels=False,
+    counts_together=True,
     index_splitting=False,
     horizontal=True,
 )

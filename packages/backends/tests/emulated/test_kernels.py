@@ -31,6 +31,8 @@ from sample_programs.samples import SAMPLES
 
 from framesmith_backends import cuda
 from framesmith_backends.cuda import TritonStages, stages_of
+from framesmith_backends.ir.fused.attention import FusedAttention
+from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.schedule.matmuls import attention
 from framesmith_backends.target import GPU
 
@@ -61,7 +63,7 @@ def in_few_parts(function: Callable[..., Any], inputs: Sequence[Tensor]) -> Trit
 
 def fused(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonStages:
     stages = stages_of(trace(function, inputs), choose=interpret_matmuls.forced(interpret_matmuls.TILE))
-    assert stages.plan.fused_matmuls
+    assert stages.plan.items_of(FusedMatmul)
     return stages
 
 
@@ -72,7 +74,7 @@ def attending(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonS
         stages = explained(function, inputs)
     finally:
         attention.tile_for = made
-    assert stages.plan.attentions
+    assert stages.plan.items_of(FusedAttention)
     return stages
 
 

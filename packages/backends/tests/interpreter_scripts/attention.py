@@ -14,7 +14,7 @@ from graphs.tracing import trace
 from interpreter_scripts.attempts import failures_of
 
 from framesmith_backends.cuda import launcher, stages_of
-from framesmith_backends.ir.fused.attention import AttentionTile
+from framesmith_backends.ir.fused.attention import AttentionTile, FusedAttention
 from framesmith_backends.ir.verify import verify_item
 from framesmith_backends.schedule.matmuls import attention
 
@@ -136,8 +136,8 @@ def check(name: str, dtype: torch.dtype, tile: AttentionTile | None = None) -> N
         stages = stages_of(trace(function, inputs))
     finally:
         attention.tile_for = made
-    assert len(stages.plan.attentions) == case.count, stages.plan.text()
-    for one in stages.plan.attentions:
+    assert len(stages.plan.items_of(FusedAttention)) == case.count, stages.plan.text()
+    for one in stages.plan.items_of(FusedAttention):
         verify_item(one)
     found = launcher(stages)(list(inputs))
     exact_inputs = [x.double() for x in inputs]

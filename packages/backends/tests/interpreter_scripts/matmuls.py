@@ -18,7 +18,7 @@ from interpreter_scripts.attempts import failures_of, some
 
 from framesmith_backends.autotune.matmuls import BASELINE, MatmulTrial, MatmulTuner
 from framesmith_backends.cuda import launcher, stages_of
-from framesmith_backends.ir.fused.matmul import TileShape
+from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
 from framesmith_backends.ir.verify import verify_item
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -125,9 +125,9 @@ def check(name: str, dtype: torch.dtype, tile: TileShape) -> None:
     function, _, count = (CASES | ALONE)[name]
     inputs = inputs_of(name, dtype)
     stages = stages_of(trace(function, inputs), choose=forced(tile, name in ALONE))
-    fused = [one for one in stages.plan.fused_matmuls if one.rest is None or one.rest.known]
+    fused = [one for one in stages.plan.items_of(FusedMatmul) if one.rest is None or one.rest.known]
     assert len(fused) == count, (len(fused), count)
-    for one in stages.plan.fused_matmuls:
+    for one in stages.plan.items_of(FusedMatmul):
         if tile.splits != 3:  # which no candidate has
             verify_item(one)
     found = launcher(stages)(list(inputs))

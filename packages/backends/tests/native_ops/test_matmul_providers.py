@@ -10,7 +10,7 @@ from graphs.tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.native_ops.matmul import rewrite
 from framesmith_backends.native_ops.matmul.providers import class_of
-from framesmith_backends.native_ops.matmul.rewrite import LAYOUTS, use_native, use_onednn, with_fastest_matmuls
+from framesmith_backends.native_ops.matmul.rewrite import LAYOUTS, move_matmuls
 
 
 def targets(gm: torch.fx.GraphModule) -> list[str]:
@@ -25,7 +25,7 @@ def test_a_large_linear_is_moved_and_equal() -> None:
 
     gm = trace(function, [x, w, b])
     before = targets(gm)
-    assert targets(use_onednn(gm)).count("mkldnn._linear_pointwise.default") == 2
+    assert targets(move_matmuls(gm, "onednn")).count("mkldnn._linear_pointwise.default") == 2
     assert targets(gm) == before
     call = CpuBackend().compile(gm, [x, w, b], options={"matmul": "onednn"})
     (found,) = call([x, w, b])
@@ -44,8 +44,8 @@ def test_each_form_of_matmul(form: str) -> None:
         return (left @ (b.t() if form[1] == "t" else b)).relu()
 
     gm = trace(function, [a, b])
-    assert "mkldnn._linear_pointwise.default" in targets(use_onednn(gm))
-    assert use_onednn(gm, frozenset()) is gm
+    assert "mkldnn._linear_pointwise.default" in targets(move_matmuls(gm, "onednn"))
+    assert move_matmuls(gm, "aten") is gm
     (found,) = CpuBackend().compile(gm, [a, b], options={"matmul": "onednn"})([a, b])
     wanted = function(a, b)
     assert found.stride() == wanted.stride()
@@ -59,8 +59,8 @@ def test_other_calls_stay() -> None:
         (torch.randn(256, 256).double(), torch.randn(256, 256).double()),
     ):
         gm = trace(F.linear, [x, w])
-        assert use_onednn(gm) is gm
-        assert with_fastest_matmuls(gm) is gm
+        assert move_matmuls(gm, "onednn") is gm
+        assert move_matmuls(gm, "auto") is gm
 
 
 @pytest.mark.parametrize("form", LAYOUTS)
@@ -75,7 +75,7 @@ def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
         return (torch.addmm(bias, left, right) if biased else left @ right).relu()
 
     gm = trace(function, [a, b, bias])
-    assert "framesmith_backends.matmul.default" in targets(use_native(gm))
+    assert "framesmith_backends.matmul.default" in targets(move_matmuls(gm, "native"))
     (found,) = CpuBackend().compile(gm, [a, b, bias], options={"matmul": "native"})([a, b, bias])
     wanted = function(a, b, bias)
     assert found.stride() == wanted.stride()
@@ -87,7 +87,7 @@ def test_the_fastest_provider_is_chosen_for_each_matmul(monkeypatch: pytest.Monk
     gm = trace(F.linear, [x, w])
     for best, target in (("native", "framesmith_backends.matmul"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
         monkeypatch.setattr(rewrite, "fastest", {class_of("nt", 16, 1024, 1024, False): best}.__getitem__)
-        assert any(t.startswith(target) for t in targets(with_fastest_matmuls(gm))), best
+        assert any(t.startswith(target) for t in targets(move_matmuls(gm, "auto"))), best
 
 
 def test_results_of_our_own_kernel_may_be_changed() -> None:

@@ -1,4 +1,4 @@
-"""The autotuner: candidates of one computation are timed side by side, and the fastest is chosen.
+"""The autotuner and its cache: candidates of one computation are timed side by side, and the fastest is chosen.
 
 Timings are stored in memory and in the cache folder, a file each: `choice-<key>.json`, which holds the seconds of each
 candidate. Timings of a busy machine are taken again by the next processes; after some of those, the best of all count.

@@ -10,15 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_backends.autotune.autotuner import key_of
-from framesmith_backends.autotune.trials import (
-    ANY_INTEGERS,
-    BEFORE,
-    Buffers,
-    Experiment,
-    Tuner,
-    ints,
-    span,
-)
+from framesmith_backends.autotune.trials import ANY_INTEGERS, BEFORE, Buffers, Experiment, Tuner, ints, span
 from framesmith_backends.ir.fused.matmul import TileShape
 from framesmith_backends.ir.matmul import Item, OnGpu
 from framesmith_backends.ir.program import Layout, Program
@@ -26,7 +18,7 @@ from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import candidates
-from framesmith_backends.render.triton.horizontal import TritonLaunch, alone
+from framesmith_backends.render.triton.horizontal import alone
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.matmuls.operators import view_of
@@ -98,7 +90,10 @@ class MatmulTrial:
         # Integers of 8 bits are weights, 0 or 1; where they are indices, these are checked.
         weights = {name: 2 for name, layout in layouts.items() if layout.dtype in ("i8", "u8")}
         return Experiment(
-            {name: (items, _launches(items)) for name, items in found.items()},
+            {
+                name: (items, [alone(item, rendered(item)) for item in items if isinstance(item, OnGpu)])
+                for name, items in found.items()
+            },
             layouts,
             written,
             frozenset(name for name in layouts if name in program.inputs),
@@ -129,10 +124,6 @@ class MatmulTuner(Tuner[Fusable, TileShape]):
             some = candidates(one.in_tiles(replace(one.matmul.tile, computed=way)), capability, processors)
             found += some if one.kernel is not None else some[:MOST_ALONE]
         return found
-
-
-def _launches(items: Sequence[Item]) -> list[TritonLaunch]:
-    return [alone(item, rendered(item)) for item in items if isinstance(item, OnGpu)]
 
 
 def _call(one: Fusable, program: Program) -> Callable[[Buffers], torch.Tensor]:

@@ -60,7 +60,7 @@ class TileTrial:
         launch, rule = self._launched(self.candidates[0]), self.candidates[0].text()
         function = launch.kernel
         buffers = [(span(program.layouts[name]), name in program.inputs) for name in launch.buffers]
-        form = (text_of(function), function.grid, function.pointers, function.options, rule, self.others)
+        form = (function.anonymous_source, function.grid, function.pointers, function.options, rule, self.others)
         return key_of("tiles", form, buffers, about, support_digest())
 
     def experiment(self, program: Program) -> Experiment:
@@ -108,14 +108,9 @@ def in_form(one: Gathered, form: Config) -> InForm:
         kernel.name: render_triton(kernel, f"triton_{kernel.name}", candidates[at])
         for kernel, candidates in zip(one.kernels, own, strict=True)
     }
-    if len({text_of(function) for function in functions.values()}) > 1:
+    if len({function.anonymous_source for function in functions.values()}) > 1:
         raise ValueError(f"kernels equal to {one.kernels[0].name} differ in the configuration {form.text()}")
     return InForm(functions, one.launch(functions))
-
-
-def text_of(function: TritonKernel) -> str:
-    """Its source, whatever it is called."""
-    return function.source.replace(f"def {function.name}(", "def kernel(", 1)
 
 
 @dataclass(slots=True)

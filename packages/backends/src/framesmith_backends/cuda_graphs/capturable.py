@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_aten import operators as ops
-from framesmith_aten.graphs.nodes import value_of
+from framesmith_aten.graphs.nodes import value_of, view_root
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
@@ -119,9 +119,7 @@ def written_by(node: fx.Node) -> Iterator[fx.Node]:
     op = node.target
     if node.op != "call_function" or not isinstance(op, OpOverload):
         return
-    names = ops.written_arguments(op)
-    if ops.row(op).statistics:
-        names = (*names, *ops.undeclared_writes(op, node.args, node.kwargs))
+    names = ops.written_names(op, node.args, node.kwargs)
     given = ops.arguments(op, node.args, node.kwargs) if names else {}
     found: list[fx.Node] = []
     fx.node.map_arg([given.get(name) for name in names], found.append)
@@ -130,9 +128,6 @@ def written_by(node: fx.Node) -> Iterator[fx.Node]:
 
 def base_of(node: fx.Node) -> fx.Node:
     """The base of a view, or the call of one of several results."""
-    while node.op == "call_function" and node.args and (ops.is_view(node.target) or node.target is operator.getitem):
-        source = node.args[0]
-        if not isinstance(source, fx.Node):
-            break
-        node = source
-    return node
+    root = view_root(node)
+    source = root.args[0] if root.target is operator.getitem else None
+    return base_of(source) if isinstance(source, fx.Node) else root

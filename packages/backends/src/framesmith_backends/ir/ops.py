@@ -168,7 +168,7 @@ _ROWS: tuple[OpRow, ...] = (
     # The value of an element that is replaced, given the old one.
     OpRow("put", 2, "bif", 0, lambda old, new: new, "ops:second", "{1}", exact=True, chooses=True),
     OpRow("sqrt", 1, "f", 12, torch.sqrt, "intrinsic sqrt", {"f64": "tl.sqrt({0})", "f": "fs.sqrt({0})"}, aten="sqrt"),
-    OpRow(
+    OpRow(  # f32 is named: one of the types with an emitter of its own (`has_own`)
         "rsqrt", 1, "f", 20, torch.rsqrt, {"f32": "math.elementary:rsqrt", "f": "math.elementary:rsqrt"},
         {"f64": "(1.0 / tl.sqrt({0}))", "f": "fs.rsqrt({0})"}, aten="rsqrt",
     ),

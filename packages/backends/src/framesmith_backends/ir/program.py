@@ -10,15 +10,7 @@ from torch import fx
 from framesmith_aten import layouts
 from framesmith_backends.ir.expr import Expr, Number, loads, symbols_and_numbers
 from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.ir.symbolic.size import (
-    Size,
-    Sym,
-    Symbol,
-    extreme,
-    numel,
-    symbols_of,
-    where_not_empty,
-)
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, extreme, numel, symbols_of, where_not_empty
 from framesmith_backends.ir.text import named_text
 
 
@@ -87,6 +79,8 @@ class Def:
     point. Points that differ in variables of `reduced` may have the same place, and are taken in order. The other has
     its `buffer` under this one's name, and no other reader.
 
+    With `first_half_of` it reduces the parts of that definition, which was split: that one combines them.
+
     With a `scan` it is at each point what the body comes to at all points of the variable `scanned` up to this one,
     or, in `reverse`, from this one on.
     """
@@ -103,6 +97,7 @@ class Def:
     failure: Failure | None = None
     updates: str | None = None
     buffer: str | None = None
+    first_half_of: str | None = None
     scan: str | None = None
     scanned: Var | None = None
     reverse: bool = False

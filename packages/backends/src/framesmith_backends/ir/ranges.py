@@ -41,15 +41,11 @@ def _range(node: Expr, known: dict[Expr, Range]) -> Range | None:
     return _RANGES[node.name](*(known[arg] for arg in node.args if arg in known))
 
 
-def _shifted_right(a: Range, b: Range) -> Range | None:
-    return (a[0] >> b[1], a[1] >> b[0]) if a[0] >= 0 <= b[0] else None
-
-
 #: Operations -> the range of their result, of those of their operands that are integers.
 _RANGES: dict[str, Callable[[Range, Range], Range | None]] = {
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "shr": _shifted_right,
+    "shr": lambda a, b: (a[0] >> b[1], a[1] >> b[0]) if a[0] >= 0 <= b[0] else None,
     "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "where": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),

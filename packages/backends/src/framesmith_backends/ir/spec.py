@@ -74,17 +74,13 @@ def _node(
     if isinstance(node, Number):
         return memory[node.name]
     if isinstance(node, Cast):
-        return _cast(known[node.value], node.dtype)
+        return known[node.value].to(DTYPES[node.dtype].torch).to(register_type(node.dtype))
     if isinstance(node, Load):
         guard = None if node.guard is None else known[node.guard]
         return _load(memory[node.source], evaluate_index(node.index[0], grid, known), guard, node.dtype)
     value = OPS[node.name].meaning(*(known[a] for a in node.args))
     assert isinstance(value, torch.Tensor)
     return value
-
-
-def _cast(value: torch.Tensor, dtype: str) -> torch.Tensor:
-    return value.to(DTYPES[dtype].torch).to(register_type(dtype))
 
 
 def _load(flat: torch.Tensor, where: torch.Tensor, guard: torch.Tensor | None, dtype: str) -> torch.Tensor:

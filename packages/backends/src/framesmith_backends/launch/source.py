@@ -277,10 +277,7 @@ def _copies(w: LauncherText, step: CopyStep, gm: fx.GraphModule) -> list[str]:
     return [f"{function}({targets}, {sources})"]
 
 
-def _drop(w: LauncherText, step: Drop, gm: fx.GraphModule) -> list[str]:
-    return [f"del {', '.join(w.identifier(n) for n in step.names)}"]
-
-
 _WRITERS: dict[type, Callable[..., list[str]]] = {
-    Allocate: _allocate, Run: _run, CallStep: _call, CopyStep: _copies, Drop: _drop,
+    Allocate: _allocate, Run: _run, CallStep: _call, CopyStep: _copies,
+    Drop: lambda w, step, _: [f"del {', '.join(map(w.identifier, step.names))}"],
 }  # fmt: skip

@@ -315,8 +315,7 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
         )
     if not is_dense(layout):
         raise Decline(f"a result with gaps or overlaps: strides {layout.strides}")
-    fresh = t.source.rpartition(".")[0] == scope.name
-    if fresh and t.index == point(t.shape) and low.program.layouts[t.source] == layout:
+    if t.source in scope.defined and t.index == point(t.shape) and low.program.layouts[t.source] == layout:
         return t
     copied = scope.copied(t)
     low.program.layouts[copied.source] = layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import torch
@@ -29,7 +29,7 @@ class Scope:
 
     For one that is not made there is a stand-in, which is on no device; what is computed is on `device`.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
-    where there is none.
+    where there is none. `defined` are the names of its definitions.
     """
 
     program: Program
@@ -38,17 +38,18 @@ class Scope:
     results: tuple[Layout, ...]
     position: int
     device: str
-    count: int = 0
     target: Target = CPU
     given: tuple[Layout | None, ...] = ()
+    defined: set[str] = field(default_factory=set)
 
     @property
     def result(self) -> Layout:
         return self.results[0]
 
     def fresh(self) -> str:
-        self.count += 1
-        return f"{self.name}.{self.count}"
+        name = f"{self.name}.{len(self.defined) + 1}"
+        self.defined.add(name)
+        return name
 
     def define(
         self,

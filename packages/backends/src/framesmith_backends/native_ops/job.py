@@ -82,15 +82,6 @@ def lane_numbers(lanes: int, kind: str = "i64", first: int = 0) -> Value:
     return Value("<" + ", ".join(f"{kind} {first + k}" for k in range(lanes)) + ">", kind, lanes)
 
 
-def shuffle(w: Writer, one: Value, other: Value | str, picks: Iterable[int]) -> Value:
-    """A vector of lanes of two vectors, those of the second one numbered behind those of the first."""
-    if isinstance(other, str):
-        other = Value(other, one.kind, one.lanes)
-    numbers = [f"i32 {k}" for k in picks]
-    text = f"shufflevector {one.typed}, {other.typed}, <{len(numbers)} x i32> <{', '.join(numbers)}>"
-    return w.emit(text, one.kind, len(numbers))
-
-
 def threaded(w: Writer, name: str) -> str:
     """`void name(ptr job, i64 begin, i64 end)`: what was written, as a function that runs in threads."""
     return w.function(f"define internal void @{name}(ptr %job, i64 %begin, i64 %end)")

@@ -6,7 +6,7 @@ such a call is done in place again, also on a part of an input (`rewrite/partial
 Note [In place]: other calls run before the write and others behind it, so it is done only where no result differs. The
 call alone reads that part of the input, and what it gives is no result, nor is a view of that. Where a call behind it
 fails, the program runs again as it is, from inputs of which one is written already: so it has to be a call that may be
-repeated (`operators.overwrites`). What stands before it in the graph runs before it.
+repeated (`framesmith_aten.operators.overwrites`). What stands before it in the graph runs before it.
 """
 
 from __future__ import annotations

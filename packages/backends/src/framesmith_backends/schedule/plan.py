@@ -10,14 +10,13 @@ from typing import TypeVar
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.fused.attention import Attends, FusedAttention
-from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
-from framesmith_backends.ir.fused.matmul import FusedMatmul
+from framesmith_backends.ir.fused.attention import Attends
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.matmul import Item, Matmul
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, SymbolBinding, is_dense
 from framesmith_backends.ir.symbolic.size import Symbol
 from framesmith_backends.passes import Pass, run_passes
+from framesmith_backends.reporting import Refusal, note
 from framesmith_backends.schedule.fusion.definitions import needed, reverse_scans, use_row_layouts
 from framesmith_backends.schedule.fusion.equal_groups import SharedKernels
 from framesmith_backends.schedule.fusion.group import Group, Node, group, stored_names, with_counts_together
@@ -73,25 +72,9 @@ class Plan:
         return self.items_of(Kernel)
 
     @property
-    def matmuls(self) -> list[Matmul]:
-        return self.items_of(Matmul)
-
-    @property
     def launches(self) -> int:
         """The number of kernels, matmuls and calls that compute."""
         return len(self.items) + sum(isinstance(step, CopyStep) or _computes(step) for step in self.steps)
-
-    @property
-    def fused_matmuls(self) -> list[FusedMatmul]:
-        return self.items_of(FusedMatmul)
-
-    @property
-    def attentions(self) -> list[FusedAttention]:
-        return self.items_of(FusedAttention)
-
-    @property
-    def attention_gradients(self) -> list[FusedAttentionGradient]:
-        return self.items_of(FusedAttentionGradient)
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
@@ -193,7 +176,7 @@ def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Nod
         program, nodes = reduce_rows_and_columns(
             program, nodes, lambda names: _grouped(whole, target, names), target.row_column
         )
-    return program, nodes if target.copy_kernels else with_counts_together(nodes, program)
+    return program, with_counts_together(nodes, program) if target.counts_together else nodes
 
 
 def _grouped(program: Program, target: Target, in_parts: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
@@ -279,6 +262,9 @@ def _with_blas(grouped: Grouped) -> Grouped:
     """The nodes with those calls that BLAS computes between kernels as items of runs."""
     calls = [node for node in grouped.calls.values() if not node.call.effect]
     found = {node: blas_matmul(grouped.program, node.call) for node in calls}
+    for node, refusal in found.items():
+        if isinstance(refusal, Refusal):
+            note("matmul between kernels", node.call.name, refusal)
     matmuls = {node: matmul for node, matmul in found.items() if isinstance(matmul, Matmul)}
     items = {node.number: (matmul,) for node, matmul in matmuls.items()}
     return grouped.with_items(items, {node.call.name for node in matmuls})

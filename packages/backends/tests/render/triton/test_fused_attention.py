@@ -18,7 +18,8 @@ from framesmith_backends import cuda
 from framesmith_backends.autotune.matmuls import MatmulTuner
 from framesmith_backends.cuda import stages_of
 from framesmith_backends.ir.expr import Cast, Ref
-from framesmith_backends.ir.fused.attention import AttentionTile
+from framesmith_backends.ir.fused.attention import AttentionTile, FusedAttention
+from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_item
 from framesmith_backends.launch.cuda.kernel_runs import rendered
@@ -38,7 +39,7 @@ def inputs_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
 
 def stages(case: Case, dtype: torch.dtype = BF16) -> Any:
     found = stages_of(trace(function_of(case), inputs_of(case, dtype)))
-    for attention in found.plan.attentions:
+    for attention in found.plan.items_of(FusedAttention):
         verify_item(attention)
     return found
 
@@ -64,7 +65,7 @@ def test_attention_compiles_to_cubins(depth: int, dtype: torch.dtype, capability
         pytest.skip("interpreted functions do not compile")
     from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
-    (item,) = stages(replace(ALIBI, depth=depth), dtype).plan.attentions
+    (item,) = stages(replace(ALIBI, depth=depth), dtype).plan.items_of(FusedAttention)
     made = code_of(rendered(item), capability)
     assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= most_shared(capability)
     wanted = "wgmma.mma_async" if capability == 90 and item.tile.rows >= 64 else "mma.sync"
@@ -73,13 +74,13 @@ def test_attention_compiles_to_cubins(depth: int, dtype: torch.dtype, capability
 
 def test_halves_are_read_where_they_lie_and_scores_are_nowhere() -> None:
     made = stages(ALIBI)
-    (item,) = made.plan.attentions
+    (item,) = made.plan.items_of(FusedAttention)
     assert (item.queries.source, item.keys.source, item.factors) == ("x0", "x1", "bf16")
     assert "512, 512" not in made.plan.text() and "bmm" not in made.source.replace(item.result, "")
 
 
 def test_attention_on_buffers_of_other_names() -> None:
-    (item,) = stages(replace(ALIBI, captured=((4,),))).plan.attentions
+    (item,) = stages(replace(ALIBI, captured=((4,),))).plan.items_of(FusedAttention)
     names = {param.name: f"other_{param.name}" for param in item.params}
     other = item.on(names)
     assert [param.name for param in other.params] == [names[param.name] for param in item.params]
@@ -87,7 +88,7 @@ def test_attention_on_buffers_of_other_names() -> None:
 
 
 def test_attention_that_is_not_well_formed_is_refused() -> None:
-    (item,) = stages(ALIBI).plan.attentions
+    (item,) = stages(ALIBI).plan.items_of(FusedAttention)
     scores = item.scores
     for changed, problem in (
         ({"keys": item.queries}, "instead of"),
@@ -105,7 +106,7 @@ def test_attention_that_is_not_well_formed_is_refused() -> None:
 def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:
     def text(name: str) -> str:
         captured = tuple(tuple(512 if n == 40 else n for n in size) for size in CASES[name].captured)
-        (item,) = stages(replace(CASES[name], queries=512, keys=512, captured=captured)).plan.attentions
+        (item,) = stages(replace(CASES[name], queries=512, keys=512, captured=captured)).plan.items_of(FusedAttention)
         return rendered(item).source
 
     assert "last = tl.where" in text("causal") and "last = tl.where" in text("documents")
@@ -115,10 +116,10 @@ def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:
 
 def test_matmuls_that_are_no_attention_are_not_fused() -> None:
     plain = Case(lambda s, h, i, j: s)
-    assert not stages(plain, F32).plan.attentions  # matmuls of float32 are not rounded
-    assert not stages(plain, torch.float64).plan.attentions
-    assert not stages(replace(plain, also=lambda w: w)).plan.attentions
-    assert not stages_of(trace_symbolic(function_of(plain), inputs_of(plain, BF16))).plan.attentions
+    assert not stages(plain, F32).plan.items_of(FusedAttention)  # matmuls of float32 are not rounded
+    assert not stages(plain, torch.float64).plan.items_of(FusedAttention)
+    assert not stages(replace(plain, also=lambda w: w)).plan.items_of(FusedAttention)
+    assert not stages_of(trace_symbolic(function_of(plain), inputs_of(plain, BF16))).plan.items_of(FusedAttention)
 
 
 def missing(plan: Plan) -> list[str]:
@@ -146,7 +147,7 @@ def test_operands_of_scores_are_computed_before_though_a_later_call_reads_them()
 
     halves = [torch.empty(4, 300, 16, dtype=BF16) for _ in range(3)]
     plan = stages_of(trace(run, [*halves, torch.empty(300, 300, dtype=BF16), torch.empty(300, 8)])).plan
-    assert len(plan.attentions) == 1
+    assert len(plan.items_of(FusedAttention)) == 1
     assert not missing(plan)
 
 
@@ -162,7 +163,7 @@ def test_a_matmul_whose_result_attention_reads_is_stored_where_it_is_fused() -> 
     sizes = [(4, 64, 32), (4, 32, 16), (4, 64, 16), (4, 64, 16)]
     halves = [torch.empty(*size, dtype=BF16) for size in sizes]
     plan = stages_of(trace(run, [*halves, torch.empty(64, 64)]), choose=Fusing()).plan
-    assert (len(plan.attentions), len(plan.fused_matmuls)) == (1, 1)
+    assert (len(plan.items_of(FusedAttention)), len(plan.items_of(FusedMatmul))) == (1, 1)
     assert not missing(plan)
 
 
@@ -175,4 +176,4 @@ def test_attention_is_not_moved_behind_a_call_that_writes_to_its_operands() -> N
 
     for writes in (False, True):
         plan = stages_of(trace(replaced, [torch.empty(2, 4, 32, 16, dtype=BF16) for _ in range(3)])).plan
-        assert len(plan.attentions) == (0 if writes else 1)
+        assert len(plan.items_of(FusedAttention)) == (0 if writes else 1)

@@ -108,7 +108,7 @@ def compiled(
     clock: StandInClock, function: Any = layer, shapes: Any = LAYER, dtype: Any = BF16, on_error: OnError | None = None
 ) -> TritonStages:
     stages = stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=MatmulTuner(clock, on_error=on_error))
-    for matmul in stages.plan.fused_matmuls:
+    for matmul in stages.plan.items_of(FusedMatmul):
         verify_item(matmul)
     return stages
 
@@ -199,7 +199,7 @@ def test_few_tiles_that_fit_the_device_are_measured(capability: int, shapes: Any
 def test_the_fastest_form_is_taken() -> None:
     first, second, *_ = tile_names()
     stages = compiled(StandInClock(**{first: 8e-6, second: 7e-6}))
-    (matmul,) = stages.plan.fused_matmuls
+    (matmul,) = stages.plan.items_of(FusedMatmul)
     assert matmul.tile.text() == second
     assert f"{second}: 7.00 us, chosen" in stages.matmuls and f"{BASELINE}: 10.00 us\n" in f"{stages.matmuls}\n"
     assert "aten.addmm" not in stages.source and "# matmuls\naddmm_default: aten.addmm.default and its kernel" in (
@@ -210,7 +210,7 @@ def test_the_fastest_form_is_taken() -> None:
 def test_the_present_form_stays_where_nothing_is_faster_by_the_margin() -> None:
     first, *_ = tile_names()
     stages = compiled(StandInClock(**{first: 1e-5 * (MARGIN + 0.01)}))
-    assert not stages.plan.fused_matmuls and f"{BASELINE}: 10.00 us, chosen" in stages.matmuls
+    assert not stages.plan.items_of(FusedMatmul) and f"{BASELINE}: 10.00 us, chosen" in stages.matmuls
     assert "op_aten_addmm" in stages.source
 
 
@@ -221,7 +221,7 @@ def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
     tile = next(tile for tile in found if kind in tile.text())
     assert tile.programs + tile.evenly == GPU_PROCESSORS
     stages = compiled(StandInClock(**{tile.text(): 5e-6}), shapes=shapes)
-    items = stages.plan.fused_matmuls
+    items = stages.plan.items_of(FusedMatmul)
     assert all(item.tile == tile for item in items) and len(items) == 1 + (tile.evenly > 0)
     assert f"{tile.text()}: 5.00 us, chosen" in stages.matmuls
     assert ("in shares" in stages.text()) == (tile.evenly > 0)
@@ -269,7 +269,7 @@ def test_choices_are_stored() -> None:
     compiled(clock)
     again = StandInClock()
     for _ in range(2):
-        (matmul,) = compiled(again).plan.fused_matmuls
+        (matmul,) = compiled(again).plan.items_of(FusedMatmul)
         assert matmul.tile.text() == first and not again.asked
         autotuner.cache_clear()  # as another process
 
@@ -357,7 +357,7 @@ def test_failures_are_reported_and_leave_the_present_kernels(made: Callable[[], 
     reported: list[str] = []
     stages = compiled(made(), on_error=lambda where, error: reported.append(f"{where}: {error}"))
     assert reported == ["matmuls by other candidates than ATen's: out of memory"]
-    assert not stages.plan.fused_matmuls
+    assert not stages.plan.items_of(FusedMatmul)
 
 
 @pytest.mark.parametrize("made", [failing, Broken])
@@ -380,7 +380,7 @@ def test_on_error_may_raise(made: Callable[[], StandInClock]) -> None:
 def test_nothing_is_measured_while_a_graph_is_captured() -> None:
     clock = StandInClock()
     clock.free = False
-    assert not compiled(clock).plan.fused_matmuls and not clock.asked
+    assert not compiled(clock).plan.items_of(FusedMatmul) and not clock.asked
 
 
 def test_exact_matmuls_of_float32_are_not_tried() -> None:

@@ -135,7 +135,7 @@ def test_both_variants_are_measured_and_the_fastest_is_taken() -> None:
     assert names and all(name.endswith(", b on the way in") for name in names)
     clock = StandInClock(**{names[1]: 6e-6, tiles_of((False, False))[0].text(): 7e-6})
     stages = stages_of(trace(linear, layer()), choose=MatmulTuner(clock))
-    (matmul,) = stages.plan.fused_matmuls
+    (matmul,) = stages.plan.items_of(FusedMatmul)
     verify_item(matmul)
     assert matmul.tile.text() == names[1] and not stages.plan.kernels
     assert stages.matmuls.startswith("mm_default: aten.mm.default and its kernel and what computes b\n")
@@ -152,12 +152,12 @@ def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:
 def test_operands_stay_kernels_where_that_is_faster() -> None:
     first = tiles_of((False, False))[0].text()
     stages = stages_of(trace(linear, layer()), choose=MatmulTuner(StandInClock(**{first: 7e-6})))
-    assert len(stages.plan.fused_matmuls) == 1 and len(stages.plan.kernels) == 1
+    assert len(stages.plan.items_of(FusedMatmul)) == 1 and len(stages.plan.kernels) == 1
 
 
 def test_the_present_form_has_both_kernels() -> None:
     stages = stages_of(trace(linear, layer()), choose=MatmulTuner(StandInClock()))
-    assert not stages.plan.fused_matmuls and len(stages.plan.kernels) == 2
+    assert not stages.plan.items_of(FusedMatmul) and len(stages.plan.kernels) == 2
     assert f"{BASELINE}: 10.00 us, chosen" in stages.matmuls
 
 

@@ -12,6 +12,7 @@ from graphs.tracing import trace
 from graphs.tracing_symbolic import by_eager, takes, trace_symbolic
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.ir.matmul import Matmul
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.module import PART
@@ -72,7 +73,7 @@ def test_the_bits_of_eager(name: str, threads: int) -> None:
     gm = trace(function, inputs)
     plan = make_plan(lower_graph(gm).program, native=True)
     matmuls = [step for step in plan.steps if isinstance(step, CallStep) and "mm" in str(step.call.node.target)]
-    assert plan.matmuls and not matmuls, plan.text()
+    assert plan.items_of(Matmul) and not matmuls, plan.text()
     by_hand = CpuBackend().compile(gm, inputs, options={"launch": "python", "matmul": "aten"})
     native = CpuBackend().compile(gm, inputs, options={"matmul": "aten"})
     for _ in range(2):

@@ -24,7 +24,16 @@ from framesmith_backends.ir.symbolic.size import Size, Sym, exact_quotient, sure
 
 @interned
 class Var(Node):
-    """A loop variable with 0 <= value < size."""
+    """A loop variable with 0 <= value < size. Those of equal name and size are one variable.
+
+    So each maker has spellings of its own:
+
+    - d0, d1, ...: the axes of a tensor (`lower.tensor.axis`); x0, x1, ...: of a group (`schedule.fusion.domains`);
+    - x: a line of elements (`schedule.horizontal`);
+    - pz, pm, pn, pk, pp: batch, rows, columns, depth and parts of a matmul (`schedule.matmuls`, `ir.fused.matmul`);
+    - of a variable v: vh and vl, its halves (`halves_of`); v_w, merged with w; v.8 and vp, intervals of it
+      (`schedule.kernels`); vt and vp, its blocks and their points (`render.llvm.loops.transposed`).
+    """
 
     name: str
     size: Size
@@ -95,14 +104,11 @@ class Ix(Node):
         return make(cls, const, terms)
 
     def __repr__(self) -> str:
-        parts = [f"{_factor(k)}*{atom}" if k != 1 else f"{atom}" for atom, k in self.terms]
+        factors = ("" if k == 1 else f"({k})*" if isinstance(k, Sym) else f"{k}*" for _, k in self.terms)
+        parts = [f"{factor}{atom}" for factor, (atom, _) in zip(factors, self.terms, strict=True)]
         if self.const != 0 or not parts:
             parts.append(str(self.const))
         return " + ".join(parts)
-
-
-def _factor(k: Size) -> str:
-    return f"({k})" if isinstance(k, Sym) else str(k)
 
 
 ZERO = Ix(0)
@@ -403,6 +409,12 @@ def symbols(a: Ix) -> frozenset[sizes_.Symbol]:
         elif not isinstance(atom, Var):
             found |= sizes_.symbols(atom.divisor) | symbols(atom.base)
     return found
+
+
+def halves_of(var: Var, high: Size, low: Size) -> tuple[Var, Var, Ix]:
+    """Return variables of these sizes, and `var` as an expression in them, where its size is high * low."""
+    first, second = Var(f"{var.name}h", high), Var(f"{var.name}l", low)
+    return first, second, total(((of(first), low), (of(second), 1)))
 
 
 def linearize(index: Iterable[Ix], sizes: Iterable[Size]) -> Ix:

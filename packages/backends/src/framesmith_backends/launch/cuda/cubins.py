@@ -84,8 +84,16 @@ def _refuse_too_much_shared(name: str, shared: int, capability: int) -> None:
 
 
 def _file(kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool = False) -> str:
-    source = kernel.source.replace(f"def {kernel.name}(", "def kernel(", 1)  # whatever its place in a graph is
     versions = triton.__version__, support_digest(), PROMISES.pattern
     even = kernel.aligned if aligned else ()  # which numbers these are is not in the source
-    parts = (source, kernel.block, kernel.options, kernel.parameters, even, anywhere, capability, versions)
+    parts = (
+        kernel.anonymous_source,
+        kernel.block,
+        kernel.options,
+        kernel.parameters,
+        even,
+        anywhere,
+        capability,
+        versions,
+    )
     return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}{storage.CODE}"

@@ -346,12 +346,8 @@ def _reflected(place: Ix, size: Size) -> tuple[Ix, Ix]:
     return index.scale(place, -1), index.total(((place, -1),), 2 * size - 2)
 
 
-def _nearest(place: Ix, size: Size) -> tuple[Ix, Ix]:
-    return index.ZERO, index.const(size - 1)
-
-
 add_row(lambda s, x, padding: _padded(s, x, padding, _reflected), "reflection_pad2d", "reflection_pad3d")
 add_row(
-    lambda s, x, padding: _padded(s, x, padding, _nearest),
+    lambda s, x, padding: _padded(s, x, padding, lambda _, size: (index.ZERO, index.const(size - 1))),
     "replication_pad1d", "replication_pad2d", "replication_pad3d",
 )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from framesmith_backends.native_ops.job import shuffle
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.native_ops.matmul.rectangle import Element
 from framesmith_backends.render.llvm.builder import Value, constant
@@ -78,7 +77,7 @@ def _finish(
     i, j, r = at
     lanes = total.lanes
     # The row's sums, moved to the first lanes.
-    row = shuffle(w, total, "poison", ((r * columns + k) % lanes for k in range(lanes))) if r else total
+    row = w.shuffle([(r * columns + k) % lanes for k in range(lanes)], total) if r else total
     inside = w.first_lanes(w.least(w.sub(p["n"], j), columns), lanes)
     nothing = constant(0, "i1", lanes)
     reads = w.select(w.splat(w.compare("une", p["beta"], 0.0), lanes), inside, nothing)

@@ -61,8 +61,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch
     return NATIVE_MATMUL(a, b, a.new_empty((a.shape[0], b.shape[1])), bias)
 
 
-def _shape(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return a.new_empty((a.shape[0], b.shape[1]))
-
-
-OPERATOR = operator("matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor", matmul, _shape)
+OPERATOR = operator(
+    "matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor", matmul,
+    lambda a, b, bias: a.new_empty((a.shape[0], b.shape[1])),
+)  # fmt: skip

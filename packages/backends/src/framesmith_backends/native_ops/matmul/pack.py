@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.job import shuffle
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
@@ -80,7 +79,7 @@ def _transposed_quads(w: Writer, rows: list[Value]) -> list[Value]:
             first = base + high * 2
             picks += [first, first + lanes, first + 1, first + 1 + lanes] if size == 1 else \
                      [first, first + 1, first + lanes, first + 1 + lanes]  # fmt: skip
-        return shuffle(w, a, b, picks)
+        return w.shuffle(picks, a, b)
 
     low01, low23 = unpack(rows[0], rows[1], 0, 1), unpack(rows[2], rows[3], 0, 1)
     high01, high23 = unpack(rows[0], rows[1], 1, 1), unpack(rows[2], rows[3], 1, 1)
@@ -106,7 +105,7 @@ def _transposed_parts(w: Writer, vectors: list[Value]) -> list[Value]:
                 origin = lanes if part & span else 0
                 even += [origin + lane + k for k in range(4)]
                 odd += [origin + lane + 4 * span + k for k in range(4)]
-            after[g], after[g + span] = shuffle(w, a, b, even), shuffle(w, a, b, odd)
+            after[g], after[g + span] = w.shuffle(even, a, b), w.shuffle(odd, a, b)
         vectors = after
         span *= 2
     return vectors

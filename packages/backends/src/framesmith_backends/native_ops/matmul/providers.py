@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import fx
+from torch.fx.node import Argument
 
 from framesmith_backends.__about__ import __version__
 from framesmith_backends.autotune import autotuner
 from framesmith_backends.autotune.autotuner import Timing
+from framesmith_backends.rewrite.replacing import Copies
 from framesmith_backends.torch_adapter import mkldnn, unstable
+from framesmith_guards.torch_adapter import aten
 
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 
@@ -42,6 +46,29 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class MatmulMatch:
+    """bias + a @ b; `weight` is b's matrix before it was transposed, if it was."""
+
+    layouts: str
+    a: fx.Node
+    b: fx.Node
+    weight: fx.Node | None
+    bias: fx.Node | None
+
+
+Write = Callable[[fx.Graph, MatmulMatch, Copies], fx.Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """`run` multiplies tensors, `write` makes a call in a graph instead of ATen's; `why_not`: why not here, or None."""
+
+    run: Multiply
+    write: Write | None = None
+    why_not: Callable[[], str | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
 class MatmulClass:
     """`layouts`: for each operand n (contiguous) or t (the transposed view of one)."""
 
@@ -58,7 +85,7 @@ class MatmulClass:
         """The providers that are tried beside ATen."""
         few_rows = self.m <= MOST_ROWS_OF_NATIVE
         names = [name for name in PROVIDERS if name != self.baseline and (few_rows or name != "native")]
-        return tuple(name for name in names if why_not(name) is None)
+        return tuple(name for name in names if PROVIDERS[name].why_not() is None)
 
     @property
     def key(self) -> str:
@@ -76,32 +103,49 @@ def _rounded(size: int) -> int:
     return below if size * size <= 2 * below * below else 2 * below
 
 
-def _by_aten(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
-    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
-
-
-def _by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
-    return mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
-
-
 def _by_native(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
     from framesmith_backends.native_ops.matmul.operator import OPERATOR
 
     return OPERATOR(a, b, bias)
 
 
-PROVIDERS: dict[str, Multiply] = {"aten": _by_aten, "onednn": _by_onednn, "native": _by_native}
+def _write_onednn(graph: fx.Graph, match: MatmulMatch, copies: Copies) -> fx.Node:
+    """oneDNN's call, which takes the transpose of the second operand."""
+    if match.weight is not None:
+        weight = copies[match.weight]
+    else:
+        weight = graph.call_function(aten.permute.default, (copies[match.b], [1, 0]))
+        weight.meta["val"] = match.b.meta["val"].t()
+    bias = None if match.bias is None else copies[match.bias]
+    args: tuple[Argument, ...] = (copies[match.a], weight, bias, "none", [], "")
+    return graph.call_function(mkldnn._linear_pointwise.default, args)
 
 
-def why_not(provider: str) -> str | None:
-    """Why this provider cannot be used here, or None."""
-    if provider == "onednn":
-        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            return "this torch has no oneDNN"
-    if provider == "native" and importlib.util.find_spec("llvmlite") is None:
-        return "llvmlite is not installed"
-    return None
+def _write_native(graph: fx.Graph, match: MatmulMatch, copies: Copies) -> fx.Node:
+    """The native operator, which takes operands of any strides."""
+    from framesmith_backends.native_ops.matmul.operator import OPERATOR
+
+    bias = None if match.bias is None else copies[match.bias]
+    return graph.call_function(OPERATOR, (copies[match.a], copies[match.b], bias))
+
+
+def _why_no_onednn() -> str | None:
+    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return None if available and hasattr(torch.ops.mkldnn, "_linear_pointwise") else "this torch has no oneDNN"
+
+
+#: Providers by their names, as the option `matmul` has them.
+PROVIDERS = {
+    "aten": Provider(lambda a, b, bias: torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)),
+    "onednn": Provider(
+        lambda a, b, bias: mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], ""),
+        _write_onednn, _why_no_onednn,
+    ),
+    "native": Provider(
+        _by_native, _write_native,
+        lambda: None if importlib.util.find_spec("llvmlite") else "llvmlite is not installed",
+    ),
+}  # fmt: skip
 
 
 def fastest(one: MatmulClass) -> str:
@@ -148,7 +192,7 @@ def preemptions() -> int:
 
 def _timed(one: MatmulClass, m: int) -> dict[str, list[float]]:
     """Seconds of each run with m rows, but for the first one, which may set something up."""
-    usable = {name: PROVIDERS[name] for name in (one.baseline, *one.others)}
+    usable = {name: PROVIDERS[name].run for name in (one.baseline, *one.others)}
     times: dict[str, list[float]] = {name: [] for name in usable}
     # The graph may be compiled under a mode of fake tensors.
     with unstable.disable_current_modes(), torch.no_grad():

@@ -6,33 +6,26 @@ float32 matmuls go to the provider that is the fastest for their class on this m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import fx
-from torch.fx.node import Argument
 
 from framesmith_backends.native_ops.base import is_on_cpu, rewritten
-from framesmith_backends.native_ops.matmul.providers import MatmulClass, class_of, fastest, why_not
+from framesmith_backends.native_ops.matmul.providers import (
+    PROVIDERS,
+    MatmulClass,
+    MatmulMatch,
+    Write,
+    class_of,
+    fastest,
+)
 from framesmith_backends.rewrite.replacing import Copies
-from framesmith_backends.torch_adapter import mkldnn
 from framesmith_guards.torch_adapter import aten
 
 #: Below this many multiplications the call itself costs more than there is to gain.
 SMALLEST_MATMUL = 1 << 23
 #: The layouts of a and b of matmuls a @ b: n for a contiguous matrix, t for the transposed view of one.
 LAYOUTS = ("nt", "nn", "tn")
-
-
-@dataclass(frozen=True, slots=True)
-class MatmulMatch:
-    """bias + a @ b; `weight` is b's matrix before it was transposed, if it was."""
-
-    layouts: str
-    a: fx.Node
-    b: fx.Node
-    weight: fx.Node | None
-    bias: fx.Node | None
 
 
 def is_plain(node: object, rank: int) -> bool:
@@ -78,58 +71,27 @@ def _class_of(match: MatmulMatch) -> MatmulClass:
     return class_of(match.layouts, m, n, k, match.bias is not None)
 
 
-def use_onednn(gm: fx.GraphModule, layouts: frozenset[str] = frozenset(LAYOUTS)) -> fx.GraphModule:
-    """The graph with its large matmuls of these layouts as oneDNN calls; the same graph if it has none."""
-    return _moved(gm, lambda match: "onednn" if match.layouts in layouts else "aten")
+def move_matmuls(gm: fx.GraphModule, provider: str) -> fx.GraphModule:
+    """The graph with its large matmuls at that provider; "auto": at the one that was timed as the fastest for each.
 
-
-def use_native(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its large matmuls as calls of the native kernel; the same graph if it has none."""
-    return _moved(gm, lambda match: "native")
-
-
-def with_fastest_matmuls(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its large matmuls where they were timed as the fastest."""
-    return _moved(gm, lambda match: fastest(_class_of(match)))
+    The same graph if all stay with ATen.
+    """
+    return _moved(gm, lambda match: fastest(_class_of(match)) if provider == "auto" else provider)
 
 
 def _moved(gm: fx.GraphModule, provider: Callable[[MatmulMatch], str]) -> fx.GraphModule:
     """The graph with its matmuls at the providers chosen; the same graph if all stay with ATen."""
-    chosen: dict[fx.Node, tuple[MatmulMatch, str]] = {}
+    chosen: dict[fx.Node, tuple[MatmulMatch, Write]] = {}
     for node in gm.graph.nodes:
         match = _match(node)
-        name = "aten" if match is None else provider(match)
-        if match is not None and name in WRITERS and why_not(name) is None:
-            chosen[node] = (match, name)
+        row = PROVIDERS["aten" if match is None else provider(match)]
+        if match is not None and row.write is not None and row.why_not() is None:
+            chosen[node] = (match, row.write)
 
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
-        match, name = chosen[node]
-        made = WRITERS[name](graph, match, copies)
+        match, write_call = chosen[node]
+        made = write_call(graph, match, copies)
         made.meta = dict(node.meta)
         return made
 
     return rewritten(gm, dict.fromkeys(chosen, write), lambda node: _before_transposing(node) is not None)
-
-
-def _onednn(graph: fx.Graph, match: MatmulMatch, copies: Copies) -> fx.Node:
-    """oneDNN's call, which takes the transpose of the second operand."""
-    if match.weight is not None:
-        weight = copies[match.weight]
-    else:
-        weight = graph.call_function(aten.permute.default, (copies[match.b], [1, 0]))
-        weight.meta["val"] = match.b.meta["val"].t()
-    bias = None if match.bias is None else copies[match.bias]
-    args: tuple[Argument, ...] = (copies[match.a], weight, bias, "none", [], "")
-    return graph.call_function(mkldnn._linear_pointwise.default, args)
-
-
-def _native(graph: fx.Graph, match: MatmulMatch, copies: Copies) -> fx.Node:
-    """The native operator, which takes operands of any strides."""
-    from framesmith_backends.native_ops.matmul.operator import OPERATOR
-
-    bias = None if match.bias is None else copies[match.bias]
-    return graph.call_function(OPERATOR, (copies[match.a], copies[match.b], bias))
-
-
-#: The writers of calls of each provider but ATen.
-WRITERS: dict[str, Callable[[fx.Graph, MatmulMatch, Copies], fx.Node]] = {"onednn": _onednn, "native": _native}

@@ -17,14 +17,7 @@ from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
 from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor, threads_for
 from framesmith_backends.native_ops.recurrent.calls import Calls, Operand
-from framesmith_backends.native_ops.recurrent.render import (
-    CELLS,
-    JOB,
-    Layer,
-    packed_elements,
-    render_layer,
-    vectors_of,
-)
+from framesmith_backends.native_ops.recurrent.render import CELLS, JOB, Layer, packed_elements, render_layer, vectors_of
 from framesmith_guards.torch_adapter import aten
 
 #: Multiplications for each thread, at least.

@@ -358,14 +358,12 @@ def _plain_back(t: _Tile, sums: Sequence[Value], rows: range, v: int) -> None:
     t.put("carry", w.number(0.0, sums[0]), t.corner, rows, v)
 
 
-def _relu(w: Writer, x: Value) -> Value:
-    """The larger of x and 0, or NaN."""
-    return w.select(w.compare("ole", x, 0.0), constant(0.0, "float", x.lanes), x)
-
-
 CELLS: dict[str, Cell] = {
     "lstm": Cell(4, _lstm, _lstm_back),
     "gru": Cell(3, _gru, _gru_back),
     "rnn_tanh": Cell(1, _plain(math.tanh), _plain_back),
-    "rnn_relu": Cell(1, _plain(_relu), _plain_back),
+    # The larger of x and 0, or NaN.
+    "rnn_relu": Cell(
+        1, _plain(lambda w, x: w.select(w.compare("ole", x, 0.0), constant(0.0, "float", x.lanes), x)), _plain_back
+    ),
 }

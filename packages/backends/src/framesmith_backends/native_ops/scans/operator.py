@@ -145,18 +145,15 @@ def scanned_extremes(x: torch.Tensor, dim: int, kind: str) -> tuple[torch.Tensor
     return values, indices
 
 
-def _shape(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: bool) -> torch.Tensor:
-    return torch.empty(x.shape, dtype=dtype, device=x.device)
-
-
 def _shape_of_extremes(x: torch.Tensor, dim: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     values, indices = (torch.empty(x.shape, dtype=dtype, device=x.device) for dtype in (x.dtype, torch.int64))
     return values, indices
 
 
 SCANNED = operator(
-    "scanned(Tensor x, int dim, str kind, ScalarType dtype, bool reverse) -> Tensor", scanned, _shape, _scanned_by_aten
-)
+    "scanned(Tensor x, int dim, str kind, ScalarType dtype, bool reverse) -> Tensor", scanned,
+    lambda x, dim, kind, dtype, reverse: torch.empty(x.shape, dtype=dtype, device=x.device), _scanned_by_aten,
+)  # fmt: skip
 EXTREMES_SCANNED = operator(
     "scanned_extremes(Tensor x, int dim, str kind) -> (Tensor, Tensor)", scanned_extremes, _shape_of_extremes,
     lambda x, dim, kind: tuple(ATENS[kind](x, dim)),

@@ -18,17 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.native_ops.job import (
-    BEGIN,
-    END,
-    Job,
-    OperatorModule,
-    array,
-    entry,
-    lane_numbers,
-    shuffle,
-    threaded,
-)
+from framesmith_backends.native_ops.job import BEGIN, END, Job, OperatorModule, array, entry, lane_numbers, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
@@ -287,6 +277,7 @@ class Digits(Elements):
     def add_up(self, base: Value) -> None:
         """Replace the counts of digits by their exclusive sums, a vector at a time."""
         w, lanes = self.w, self.lanes
+        zeros = Value("zeroinitializer", "i32", lanes)
         total = w.cell(constant(0, "i32", lanes))
         with w.loop(ZERO, constant(1 << BITS, "i64"), lanes) as digit:
             place = self.counter(base, digit)
@@ -294,10 +285,10 @@ class Digits(Elements):
             sums, step = counts, 1
             while step < lanes:
                 shifted = [k - step if k >= step else lanes for k in range(lanes)]  # zeros in the first lanes
-                sums, step = w.add(sums, shuffle(w, sums, "zeroinitializer", shifted)), 2 * step
+                sums, step = w.add(sums, w.shuffle(shifted, sums, zeros)), 2 * step
             before = w.read(total, "i32", lanes)
             w.store(w.add(before, w.sub(sums, counts)), place)
-            w.store(w.add(before, shuffle(w, sums, "zeroinitializer", [lanes - 1] * lanes)), total, 0)
+            w.store(w.add(before, w.shuffle([lanes - 1] * lanes, sums, zeros)), total, 0)
 
 
 class Ranks(Elements):

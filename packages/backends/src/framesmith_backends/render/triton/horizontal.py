@@ -1,4 +1,4 @@
-"""Several kernels as one Triton function, each program of which is a program of one of them.
+"""Horizontal fusion: several kernels as one Triton function, each program of which is a program of one of them.
 
 A program finds by its number whose it is, and does what all of them do with that one's buffers: there is one text for
 all, also for lines of elements whose numbers differ.
@@ -12,7 +12,6 @@ kernels some at a time are chosen among in a function of their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -25,7 +24,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, symbols
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, SIZE_DIVISOR, TritonKernel, warps_of
+from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, PROGRAM, SIZE_DIVISOR, TritonKernel, warps_of
 from framesmith_backends.render.triton.row_passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Config, Tile, covering, fixed, reaches
@@ -110,9 +109,8 @@ def _structure(kernel: OnGpu, function: TritonKernel) -> SharedForm:
     several = function.longer is not None or function.has_first or not isinstance(function.grid, int)
     if not isinstance(kernel, Kernel) or several or function.has_checks:
         return SharedForm(kernel.name)
-    text = function.source.replace(f"def {function.name}(", "def kernel(", 1)
     line = None if reaches(kernel) else line_form(kernel)  # lines are walked with 32 bits
-    return line or SharedForm(replace(function, name="", source=text))
+    return line or SharedForm(replace(function, name="", source=function.anonymous_source))
 
 
 def _buffers(kernel: OnGpu) -> tuple[str, ...]:
@@ -133,7 +131,7 @@ def _together(
     targets = [pointers[k] for k in chosen]
     found = replace(first, name=f"{first.name}_and_{len(kernels) - 1}_more", pointers=tuple(kinds.values()))
     if shared.line is None:
-        programs, body = [fixed(function.grid) for function in functions], _body_of(first, pointers)
+        programs, body = [fixed(function.grid) for function in functions], first.body(pointers, "place")
     else:
         counts = _counts(kernels)
         form = form or line_config_by_rule(shared.line, counts)
@@ -146,7 +144,7 @@ def _together(
     found = replace(found, grid=sum(programs))
     starts = [*accumulate(programs, initial=0)][:-1]
     helpers, choice = _choice([*targets, "place"], rows, starts)
-    lines = [*helpers, found.head, "    number = tl.program_id(0)", *choice, *body]
+    lines = [*helpers, found.head, f"    number = {PROGRAM}", *choice, *body]
     return TritonLaunch(
         replace(found, source="\n".join(lines) + "\n"), tuple(names), tuple(one.name for one in kernels)
     )
@@ -191,12 +189,6 @@ def _branches(left: str, leaves: Sequence[str], starts: Sequence[int], indent: i
         f"{pad}else:",
         *_branches(left, leaves[half:], starts[half:], indent + 1),
     ]
-
-
-def _body_of(function: TritonKernel, pointers: Sequence[str]) -> list[str]:
-    """The lines of a function that take other pointers, and a number for that of the program."""
-    lines = function.source.replace("tl.program_id(0)", "place").splitlines()[1:]
-    return [re.sub(r"\bp(\d+)\b", lambda found: pointers[int(found[1])], line) for line in lines]
 
 
 def _line_body(line: Kernel, block: int, pointers: Sequence[str], counts: Sequence[int]) -> list[str]:

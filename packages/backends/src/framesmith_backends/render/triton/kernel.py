@@ -6,6 +6,8 @@ are known only at the call are parameters; a kernel of a short row that may beco
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.dtypes import DTYPES
@@ -30,6 +32,8 @@ WARPS_IN_TURN = 8
 # Tensors that begin at multiples of so many bytes, and sizes divisible by so many elements, let whole vectors be read
 # and written.
 POINTER_ALIGNMENT = SIZE_DIVISOR = 16
+# The number of the program that runs.
+PROGRAM = "tl.program_id(0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,19 @@ class TritonKernel:
         types = {"i64": ": tl.int64", "fp64": ": tl.float64"}
         return f"def {self.name}({', '.join(name + types.get(kind, '') for name, kind in self.parameters)}):"
 
+    @property
+    def anonymous_source(self) -> str:
+        """The source, whatever the function is called."""
+        return self.source.replace(f"def {self.name}(", "def kernel(", 1)
+
+    def body(self, pointers: Sequence[str], program: str) -> list[str]:
+        """The lines behind the head, on other pointers, for the program of that name.
+
+        Nothing else in a source is spelled as a pointer, p and digits, or as `PROGRAM`.
+        """
+        lines = self.source.replace(PROGRAM, program).splitlines()[1:]
+        return [re.sub(r"\bp(\d+)\b", lambda found: pointers[int(found[1])], line) for line in lines]
+
 
 def render_triton(kernel: Kernel, name: str, form: Config | None = None) -> TritonKernel:
     """The kernel as a Triton function, by rule or, if its sizes are fixed, in the given configuration.
@@ -140,7 +157,7 @@ def _render(kernel: Kernel, name: str, form: Config, whole: bool = False) -> Tri
     result = TritonKernel(name, "", grid, block, warps, pointers, kernel.numbers, has_checks=checks)
     for k, number in enumerate(kernel.numbers):
         w.numbers[number] = w.fresh(f"fs.{'double' if isinstance(number, Number) else 'integer'}(n{k})", w.here)
-    w.line(f"pid = tl.program_id(0).to({w.integer}){' + fs.integer(first)' if result.has_first else ''}")
+    w.line(f"pid = {PROGRAM}.to({w.integer}){' + fs.integer(first)' if result.has_first else ''}")
     write_program(w)
     aligned = tuple(
         k

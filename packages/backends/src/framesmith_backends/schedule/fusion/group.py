@@ -13,10 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir.expr import cost, loads
 from framesmith_backends.ir.program import Call, Def, Program
-from framesmith_backends.ir.symbolic import index
-from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.ir.symbolic.size import Size, hint, numel
-from framesmith_backends.schedule.fusion.domains import Sizes, flags_of, merged_axes, refine, variables_of
+from framesmith_backends.ir.symbolic.size import hint, numel
+from framesmith_backends.schedule.fusion.domains import Sizes
+from framesmith_backends.schedule.fusion.placement import (
+    Flags,
+    is_too_serial,
+    placement,
+    why_not_same_point,
+    why_not_scanned,
+)
 from framesmith_guards.torch_adapter import aten
 
 # Beyond these a kernel is too large to be worth growing.
@@ -37,16 +42,11 @@ class Group:
     number: int
     members: list[Def]
     sizes: Sizes
-    reduced: tuple[bool, ...] | None
+    reduced: Flags
     before: int = 0
     position: int = 0
     cost: int = 0
-    down: tuple[bool, ...] | None = None
-
-    @property
-    def outer_sizes(self) -> Sizes:
-        flags = self.reduced or (False,) * len(self.sizes)
-        return tuple(size for size, flag in zip(self.sizes, flags, strict=True) if not flag)
+    down: Flags = None
 
     @property
     def reads(self) -> set[str]:
@@ -240,98 +240,18 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
         owner = g.owner.get(source)
         if owner is not None and owner != host.number and g.nodes[owner].before >> host.number & 1:
             return f"it needs {source}, which needs the group"
-    placed = placement(host, d)
+    placed = placement(host.sizes, host.reduced, d)
     if placed is None:
         return "its domain does not fit the group's"
     sizes, reduced = placed
-    if reduced is not None and host.reduced is None and _too_serial(sizes, reduced):
+    if host.reduced is None and is_too_serial(sizes, reduced):
         return "the group would lose its parallel loops"
-    scanned = _why_not_scanned(g.program, [*host.members, d], reduced)
+    scanned = why_not_scanned(g.program, [*host.members, d], reduced)
     return scanned or why_not_same_point(host.members, d, sizes, reduced)
 
 
-def _why_not_scanned(program: Program, members: Sequence[Def], reduced: tuple[bool, ...] | None) -> str | None:
-    """Why the scans among the members cannot be in one kernel with these flags of its loops, or None."""
-    directions = {m.reverse for m in members if m.scan is not None}
-    if any(m.name in program.column_scans for m in members) and any(m.reduction or m.failure for m in members):
-        return "a scan down columns is in a kernel without reductions and checks"
-    if directions and sum(reduced or ()) != 1:
-        return "what is scanned would be cut"
-    return "it is scanned in both directions" if len(directions) > 1 else None
-
-
-def _too_serial(sizes: Sizes, reduced: tuple[bool, ...]) -> bool:
-    outer = numel(s for s, flag in zip(sizes, reduced, strict=True) if not flag)
-    return hint(outer) < 4 and hint(numel(sizes)) > 1 << 15
-
-
-def placement(host: Group, d: Def) -> tuple[Sizes, tuple[bool, ...] | None] | None:
-    """The group's sizes and flags after the definition joins; None if the domains do not fit."""
-    sizes = tuple(v.size for v in d.domain)
-    flags = tuple(v in d.in_rows for v in d.domain)
-    refined = refine(sizes, host.sizes)
-    if refined is not None:
-        old = None if host.reduced is None else flags_of(host.sizes, host.reduced, refined)
-        if not d.in_rows:
-            return refined, old
-        new = flags_of(sizes, flags, refined)
-        return (refined, new) if old is None or old == new else None
-    if d.in_rows or d.failure is not None or host.reduced is None:
-        return None  # a check is made at every point
-    outer = refine(sizes, host.outer_sizes)
-    return None if outer is None else _with_outer(host, outer)
-
-
-def _with_outer(host: Group, outer: Sizes) -> tuple[Sizes, tuple[bool, ...]] | None:
-    """The group's sizes with its outer axes replaced by their refinement."""
-    assert host.reduced is not None
-    sizes: list[Size] = []
-    flags: list[bool] = []
-    rest = list(reversed(outer))
-    for size, flag in zip(reversed(host.sizes), reversed(host.reduced), strict=True):
-        covered: Size = 1
-        while covered != size:
-            step = size if flag else rest.pop(0)
-            covered *= step
-            sizes.append(step)
-            flags.append(flag)
-    return tuple(reversed(sizes)), tuple(reversed(flags))
-
-
-def positions(d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> dict[Var, Ix]:
-    """Each domain variable of a member as an expression in the group's variables."""
-    variables = variables_of(sizes)
-    own = tuple(v.size for v in d.domain)
-    if numel(own) == numel(sizes) and refine(own, sizes) == sizes:
-        return dict(zip(d.domain, merged_axes(own, sizes, variables), strict=True))
-    flags = reduced or (False,) * len(sizes)
-    outer = [v for v, flag in zip(variables, flags, strict=True) if not flag]
-    where = merged_axes(own, tuple(v.size for v in outer), outer)
-    return dict(zip(d.domain, where, strict=True))
-
-
-def why_not_same_point(others: Iterable[Def], d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> str | None:
-    """Why the definition does not read the others at its own point alone, in loops of these sizes and flags."""
-    members = {m.name: m for m in others}
-    mine: dict[Var, Ix] | None = None
-    for load in loads(d.body):
-        member = members.get(load.source)
-        if member is None:
-            continue
-        if load.guard is not None:
-            return f"it reads {member.name} under a condition"
-        if mine is None:
-            mine = positions(d, sizes, reduced)
-        theirs = positions(member, sizes, reduced)
-        for axis, ix in zip(member.axes, load.index, strict=True):
-            expected = index.ZERO if axis is None else theirs[axis]
-            if index.substitute(ix, mine) is not expected:
-                return f"it reads {member.name} at another point"
-    return None
-
-
 def _join(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
-    placed = placement(host, d)
+    placed = placement(host.sizes, host.reduced, d)
     assert placed is not None
     host.sizes, host.reduced = placed
     host.members.append(d)
@@ -383,22 +303,19 @@ def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
     if placed is None:
         return "domains do not fit"
     sizes, reduced = placed
-    if reduced is not None and _too_serial(sizes, reduced):
+    if is_too_serial(sizes, reduced):
         return "the group would lose its parallel loops"
     everyone = [*other.members, *host.members]
     problems = (why_not_same_point(everyone, member, sizes, reduced) for member in everyone)
-    return _why_not_scanned(g.program, everyone, reduced) or next(filter(None, problems), None)
+    return why_not_scanned(g.program, everyone, reduced) or next(filter(None, problems), None)
 
 
-def _placed_together(host: Group, other: Group) -> tuple[Sizes, tuple[bool, ...] | None] | None:
+def _placed_together(host: Group, other: Group) -> tuple[Sizes, Flags] | None:
     """The group's sizes and flags with the members of the other one; None if the domains do not fit."""
-    trial = replace(host)
+    placed: tuple[Sizes, Flags] | None = (host.sizes, host.reduced)
     for member in other.members:
-        placed = placement(trial, member)
-        if placed is None:
-            return None
-        trial.sizes, trial.reduced = placed
-    return trial.sizes, trial.reduced
+        placed = None if placed is None else placement(*placed, member)
+    return placed
 
 
 def is_between(g: Grouping, host: Group, other: Group) -> bool:

@@ -68,8 +68,7 @@ def _halves(d: Def, cut: Split, lane: Var | None) -> tuple[Def, Def]:
     reduced: set[Var] = set()
     for var in d.domain:
         if var in parts:
-            high, low = Var(f"{var.name}h", parts[var]), Var(f"{var.name}l", var.size // parts[var])
-            values[var] = index.total(((index.of(high), low.size), (index.of(low), 1)))
+            high, low, values[var] = index.halves_of(var, parts[var], var.size // parts[var])
             domain += [high, low]
             outer.append(high)
             reduced.add(low)
@@ -87,7 +86,7 @@ def _halves(d: Def, cut: Split, lane: Var | None) -> tuple[Def, Def]:
     layout = Layout(shape, contiguous_strides(shape), d.dtype, d.layout.device)
     first = Def(
         name, layout, tuple(domain), axes, substitute(d.body, values), d.reduction, frozenset(reduced),
-        d.origin, d.position,
+        d.origin, d.position, first_half_of=d.name,
     )  # fmt: skip
     again = Load(name, tuple(index.of(v) for v in axes), d.dtype)
     second = replace(d, domain=axes, body=again, reduced=frozenset(outer))

@@ -25,7 +25,8 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.schedule.fusion.domains import flat_index, variables_of
-from framesmith_backends.schedule.fusion.group import Group, positions
+from framesmith_backends.schedule.fusion.group import Group
+from framesmith_backends.schedule.fusion.placement import positions
 from framesmith_backends.schedule.kernels.loops import arrange
 
 # A value at least this expensive is kept for a later pass, if a row of such values is no longer than this.

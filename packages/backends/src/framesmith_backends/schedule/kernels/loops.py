@@ -117,8 +117,8 @@ def split_divided(kernel: Kernel) -> Kernel:
         var, divisor = found
         size = exact_quotient(var.size, divisor)
         assert size is not None
-        high, low = Var(f"{var.name}h", size), Var(f"{var.name}l", divisor)
-        kernel = moved(kernel, {var: index.total(((index.of(high), divisor), (index.of(low), 1)))})
+        high, low, whole = index.halves_of(var, size, divisor)
+        kernel = moved(kernel, {var: whole})
         outer, row, down = (
             tuple(w for v in loops for w in ((high, low) if v is var else (v,)) if w.size != 1)
             for loops in (kernel.outer, kernel.row, kernel.down)

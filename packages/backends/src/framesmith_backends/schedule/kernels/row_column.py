@@ -20,7 +20,8 @@ from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import numel
 from framesmith_backends.schedule.fusion import group as fusion
 from framesmith_backends.schedule.fusion.domains import Sizes, flags_of, refine, variables_of
-from framesmith_backends.schedule.fusion.group import Group, Grouping, Node, positions
+from framesmith_backends.schedule.fusion.group import Group, Grouping, Node
+from framesmith_backends.schedule.fusion.placement import positions, why_not_same_point
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.target import BYTES_IN_TURN, LEAST_COLUMNS, RowColumnPolicy
 
@@ -117,7 +118,7 @@ def _wanted(program: Program, nodes: list[Node], by: RowColumnPolicy) -> frozens
             shape = _common(one, other)
             sums = [] if shape is None else [d for d in other.members if _may_have_programs(d, shape, by)]
             if shape is not None and sums and _reads_in_common(one, other, shape):
-                found.update(d.name.removesuffix(".part") for d in sums)
+                found.update(d.first_half_of or d.name for d in sums)
     return frozenset(found)
 
 
@@ -125,7 +126,7 @@ def _may_have_programs(d: Def, shape: Shape, by: RowColumnPolicy) -> bool:
     """Whether the definition is a sum that is cut when it is asked for, or of which there are enough already."""
     if not _is_sum(d):
         return False
-    is_cut = d.name.endswith(".part") or column_split([v.size for v in d.domain if v in d.reduced], by) is not None
+    is_cut = d.first_half_of is not None or column_split([v.size for v in d.domain if v in d.reduced], by) is not None
     return is_cut or shape.numel_of_neither() >= by.least
 
 
@@ -144,7 +145,7 @@ def _merged(program: Program, nodes: list[Node], by: RowColumnPolicy) -> tuple[l
     if not done:
         return nodes, frozenset()
     _merge_second_halves(g, done)
-    return fusion.ordered(g), frozenset(name.removesuffix(".part") for name in done)
+    return fusion.ordered(g), frozenset(program.defs[name].first_half_of or name for name in done)
 
 
 def _copied(node: Node) -> Node:
@@ -221,7 +222,7 @@ def _why_not_together(
         return "something goes on with a sum"
     if fusion.is_between(g, rows, columns) or fusion.is_between(g, columns, rows):
         return "something between the two"
-    problems = (fusion.why_not_same_point(members, member, shape.sizes, shape.row) for member in members)
+    problems = (why_not_same_point(members, member, shape.sizes, shape.row) for member in members)
     if problem := next(filter(None, problems), None):
         return problem
     if not _reads_in_common(rows, columns, shape):
@@ -311,12 +312,10 @@ def _in_order(program: Program, rows: Group, columns: Group) -> list[Def]:
 
 def _merge_second_halves(g: Grouping, done: set[str]) -> None:
     """Merge the sums of the parts, which have no other readers, whatever their sizes."""
-    halves = [n for n in g.nodes.values() if isinstance(n, Group) and _sums_parts(n, done)]
+    halves = [n for n in g.nodes.values() if isinstance(n, Group) and any(
+        d.reduced and any(load.source in done for load in loads(d.body)) for d in n.members
+    )]  # fmt: skip
     for k, host in enumerate(halves):
         for other in halves[:k]:
             if other.number in g.nodes and fusion.why_not_merge(g, host, other) is None:
                 fusion.merge(g, host, other)
-
-
-def _sums_parts(group: Group, done: set[str]) -> bool:
-    return any(d.reduced and any(load.source in done for load in loads(d.body)) for d in group.members)

@@ -52,7 +52,7 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], target: Target, positi
     in order. On a GPU a buffer takes the place of one of its own type: what launches may be given tensors, which have
     one.
     """
-    named = [_names(step) for step in steps]
+    named = [(*used_by(step), *(made_by(step) if isinstance(step, CallStep) else ())) for step in steps]
     seen = Counter(name for names in named for name in names)
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     first = {name: at for at, names in reversed([*enumerate(named)]) for name in names}
@@ -89,10 +89,6 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], target: Target, positi
         else:
             found.append(step)
     return [step for step in found if not (isinstance(step, Allocate) and step.reuse is None and step.name in gone)]
-
-
-def _names(step: Step) -> tuple[str, ...]:
-    return (*used_by(step), *made_by(step)) if isinstance(step, CallStep) else used_by(step)
 
 
 def _spans(

@@ -113,17 +113,15 @@ def any_lane_tail(r: Rendering, lane: Var, whole: Value, high: Value, inside: Bo
     body: list[object] = []
     r.enter(body, lane, whole)
     known = {whole, high} <= set(r.entry.values.values())
-    rest = r.at_entry(("rest", whole, high), lambda: _rest(r, whole, high), known)
+    # The number of lanes in [whole, high), in every lane: in 32 bits, which are compared faster than 64.
+    rest = r.at_entry(
+        ("rest", whole, high), lambda: r.b.splat(r.b.convert("trunc", r.b.sub(high, whole), "i32"), r.lanes), known
+    )
     r.mask = r.b.compare("slt", lane_numbers(r, "i32"), rest)
     inside()
     r.mask = None
     r.leave(outer)
     _where(r, "ult", whole, high, body)
-
-
-def _rest(r: Rendering, whole: Value, high: Value) -> Value:
-    """The number of lanes in [whole, high), in every lane: in 32 bits, which are compared faster than 64."""
-    return r.b.splat(r.b.convert("trunc", r.b.sub(high, whole), "i32"), r.lanes)
 
 
 def _where(r: Rendering, predicate: str, a: Value, c: Value | int, body: list[object]) -> None:

@@ -16,12 +16,9 @@ def is_held_by(dtype: str, node: Expr) -> bool:
         kept = OPS[node.name].exact or (dtype == "bf16" and _is_doubling(node))
         return kept and all(is_held_by(dtype, arg) for arg in {*node.args[node.name == "where" :]})
     if isinstance(node, Cast):
-        return node.dtype == "f32" and (node.value.dtype == dtype or _is_byte(node.value.dtype))
+        given = DTYPES[node.value.dtype]
+        return node.dtype == "f32" and (node.value.dtype == dtype or (given.kind != "f" and given.bits <= 8))
     return isinstance(node, Const) and rounded_to(float(node.value), dtype) == node.value
-
-
-def _is_byte(dtype: str) -> bool:
-    return DTYPES[dtype].kind != "f" and DTYPES[dtype].bits <= 8
 
 
 def _is_doubling(node: Op) -> bool:
