@@ -9,7 +9,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import fx
@@ -50,6 +50,8 @@ TOTAL: Final = frozenset({
     torch.sym_not, torch.sym_sum, float, bool, min, max, divide,
 }) - _PARTIAL  # fmt: skip
 
+#: The origin of a symbolic scalar: a value that is one, or an entry of a tensor's layout.
+ScalarOrigin = Literal["number", "size", "stride", "offset"]
 _QUERIES: Final = {
     "size": aten.sym_size.int,
     "stride": aten.sym_stride.int,
@@ -273,15 +275,16 @@ def _of_one_type(condition: Any, first: Any, second: Any) -> tuple[Any, Any, Any
     return condition, *(x if is_symbolic(x) else type(of)(getattr(of.node, wrap)(x)) for x in (first, second))
 
 
-def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
+def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[ScalarOrigin, int], Any]:
     """Return the symbolic scalars of a strided tensor, by ("size", dim), ("stride", dim) and ("offset", 0)."""
-    layout: dict[tuple[str, int], Any] = {("size", dim): size for dim, size in enumerate(tensor.shape)}
-    layout |= {("stride", dim): stride for dim, stride in enumerate(tensor.stride())}
+    layout: dict[tuple[ScalarOrigin, int], Any] = {("size", dim): size for dim, size in enumerate(tensor.shape)}
+    for dim, stride in enumerate(tensor.stride()):
+        layout["stride", dim] = stride
     layout["offset", 0] = tensor.storage_offset()
     return {entry: number for entry, number in layout.items() if is_symbolic(number)}
 
 
-def binds(tensor: torch.Tensor, entry: tuple[str, int]) -> bool:
+def binds(tensor: torch.Tensor, entry: tuple[ScalarOrigin, int]) -> bool:
     """Whether the tensor has this scalar of `numbers_of` at every run.
 
     Not a stride of a dimension that may have one element: gradients and results of operators have any there.

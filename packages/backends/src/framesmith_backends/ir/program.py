@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from framesmith_aten import layouts
+from framesmith_aten.graphs.numbers import ScalarOrigin
 from framesmith_backends.ir.expr import Expr, Number, loads, symbols_and_numbers
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, extreme, numel, symbols_of, where_not_empty
@@ -141,7 +142,7 @@ class SymbolBinding:
     """
 
     source: str
-    what: str
+    what: ScalarOrigin
     dim: int = 0
     factor: int = 1
     shift: int = 0
