@@ -34,6 +34,15 @@ def test_observers_see_each_pass_in_order() -> None:
     assert names[-1] == "drops" and "copy-kernels" in names and "combined-copies" not in names
 
 
+def test_passes_that_change_nothing_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "framesmith.passes"):
+        stages_of(trace(lambda x: x + 1, INPUTS[:1]))
+        CpuBackend().explain(trace(lambda x: x + 1, INPUTS[:1]))
+    said = [record.getMessage().split(": ") for record in caplog.records]
+    changes = [name for name, what in said if what.startswith("changed")]
+    assert changes == ["lowering", "dead-definitions", "drops"] * 2  # the definitions in memory, the last uses
+
+
 def test_both_targets_drive_the_same_lists() -> None:
     def passes(run: object) -> set[str]:
         seen: set[str] = set()

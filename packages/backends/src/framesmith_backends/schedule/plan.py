@@ -137,7 +137,11 @@ def _on_steps(
     name: str, run: Callable[[Plan, Planning], list[Step]], applies_to: Callable[[Planning], bool] = lambda _: True
 ) -> Pass[Plan, Planning]:
 
-    return Pass(name, lambda plan, about: replace(plan, steps=run(plan, about)), applies_to)
+    return Pass(name, lambda plan, about: _with_steps(plan, run(plan, about)), applies_to)
+
+
+def _with_steps(plan: Plan, steps: list[Step]) -> Plan:
+    return plan if steps == plan.steps else replace(plan, steps=steps)
 
 
 #: Passes over a launch list, before anything of it is rendered.
@@ -368,6 +372,8 @@ def _shaped_outputs(plan: Plan, program: Program) -> Plan:
         if place.offset == 0 and layout.numel == base.numel and is_dense(layout):
             shaped[place.source], given[name] = layout, place.source
             gone.update(chain[:-1])
+    if not shaped:
+        return plan
     steps = [step for step in plan.steps if not (isinstance(step, CallStep) and step.call.name in gone)]
     steps = [
         replace(step, layout=shaped.get(step.name, step.layout)) if isinstance(step, Allocate) else step

@@ -34,12 +34,10 @@ def needed(program: Program) -> Program:
             needs = program.calls[name].needs
             kept.update(needs)
             stack += [*needs, *program.numbers_for(program.calls[name])]
-    return replace(
-        program,
-        defs={name: d for name, d in program.defs.items() if name in used},
-        calls={name: c for name, c in program.calls.items() if name in used},
-        kept=kept & set(program.defs),
-    )
+    defs = {name: d for name, d in program.defs.items() if name in used}
+    calls = {name: c for name, c in program.calls.items() if name in used}
+    made = replace(program, defs=defs, calls=calls, kept=kept & set(program.defs))
+    return program if made == program else made
 
 
 def use_row_layouts(program: Program) -> Program:

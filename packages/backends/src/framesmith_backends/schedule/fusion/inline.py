@@ -30,7 +30,7 @@ def inline(program: Program, cheap: InlineBudget) -> Program:
             bodies[d.name] = d.body
         else:
             defs[d.name] = d
-    return replace(program, defs=defs)
+    return replace(program, defs=defs) if bodies else program
 
 
 def _users(program: Program) -> dict[str, list[tuple[Def, int]]]:

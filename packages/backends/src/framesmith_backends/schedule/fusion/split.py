@@ -33,7 +33,7 @@ def split_reductions(program: Program, target: Target, in_parts: Collection[str]
         first, second = _halves(d, cut, lane)
         defs[first.name], defs[second.name] = first, second
         layouts[first.name] = first.layout
-    return replace(program, defs=defs, layouts=layouts)
+    return program if len(defs) == len(program.defs) else replace(program, defs=defs, layouts=layouts)
 
 
 def _points(d: Def) -> set[object]:
