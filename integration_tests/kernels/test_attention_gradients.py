@@ -62,10 +62,10 @@ def trained(function: Callable[..., Any], inputs: list[Tensor]) -> tuple[list[fx
     reasons: list[str] = []
     backend = CudaBackend()
 
-    def propagate_layouts(graph: fx.Graph) -> fx.Graph | None:
+    def transform_step(graph: fx.Graph) -> fx.Graph | None:
         found = map(rewrite.trained, graph.find_nodes(op="call_function", target=torch.ops.aten._softmax.default))
         reasons.extend(one.reason for one in found if isinstance(one, Refusal))
-        return backend.propagate_layouts(graph)
+        return backend.transform_step(graph)
 
     def compiler(gm: fx.GraphModule, inputs: Any, role: str) -> Any:
         graphs.append(gm)
@@ -74,7 +74,7 @@ def trained(function: Callable[..., Any], inputs: list[Tensor]) -> tuple[list[fx
     def compiled(gm: fx.GraphModule, examples: Any) -> Any:
         lowers = backend.lowers
         return framesmith_aot.compile_graph(
-            gm, examples, compiler=compiler, lowers=lowers, propagate_layouts=propagate_layouts
+            gm, examples, compiler=compiler, lowers=lowers, transform_step=transform_step
         ).function
 
     return graphs, reasons, cases.step(framesmith.compile(function, backend=compiled, strict=True), inputs)

@@ -207,7 +207,7 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
     """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
 
     def lower(gm: fx.GraphModule, inputs: object, role: str) -> Callable[..., object]:
-        graph.lower_graph(gm, target=replace(CPU, scans_rows=True))
+        graph.lower_graph(gm, replace(CPU, scans_rows=True))
         return lambda args: gm(*args)
 
     with torch.no_grad():
@@ -261,7 +261,7 @@ def test_a_rule_that_declines_costs_its_own_node(first: bool, monkeypatch: pytes
     def compiler(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
         nonlocal kernels
         before = sum(len(table.declined) for table in tables)
-        low = graph.lower_graph(gm)
+        low = graph.lower_graph(gm, CPU)
         observed = sum(why == "to see what comes of it" for why in low.notes.values())
         assert observed == sum(len(table.declined) for table in tables) - before
         kernels += len(low.program.defs)

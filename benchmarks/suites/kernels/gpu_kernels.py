@@ -61,7 +61,9 @@ class Collector:
     def why_not(self, gm: fx.GraphModule) -> str | None:
         return None
 
-    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def transform_step(
+        self, graph: fx.Graph, options: Mapping[str, object] | None = None, on_error: OnError | None = None
+    ) -> fx.Graph | None:
         return with_channels_last(graph, AS_CUDNN)
 
     def compile(

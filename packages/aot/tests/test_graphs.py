@@ -130,10 +130,10 @@ def _in_channels_last(graph):
     return new
 
 
-def test_layouts_are_propagated_before_the_partition():
+def test_a_step_is_transformed_before_the_partition():
     seen = []
 
-    def propagate_layouts(graph):
+    def transform_step(graph):
         seen.append(targets(graph))
         return _in_channels_last(graph)
 
@@ -141,7 +141,7 @@ def test_layouts_are_propagated_before_the_partition():
         return x.sin() * y, (x * y).sum()
 
     inputs = [torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(2, 3, 4, 4)]
-    graph = compiled(graph_of(program), inputs, propagate_layouts=propagate_layouts)
+    graph = compiled(graph_of(program), inputs, transform_step=transform_step)
     (joint,) = seen
     assert {aten.sin.default, aten.cos.default} <= {*joint}
     assert targets(graph.forward_graph).count(aten.clone.default) == 2
@@ -152,11 +152,11 @@ def test_layouts_are_propagated_before_the_partition():
     grads = [torch.autograd.grad([one.sum() for one in each], inputs[:1])[0] for each in (results, wanted)]
     torch.testing.assert_close(*grads)
     with torch.no_grad():
-        compiled(graph_of(program), inputs, propagate_layouts=propagate_layouts)
+        compiled(graph_of(program), inputs, transform_step=transform_step)
     assert len(seen) == 1  # there is nothing to cut
 
 
-def test_no_propagation_leaves_the_graph():
+def test_a_step_that_is_not_transformed_stays():
     inputs = [torch.randn(2, 3, requires_grad=True)]
-    graph = compiled(graph_of(lambda x: x.sin()), inputs, propagate_layouts=lambda graph: None)
+    graph = compiled(graph_of(lambda x: x.sin()), inputs, transform_step=lambda graph: None)
     assert targets(graph.forward_graph) == [aten.sin.default]

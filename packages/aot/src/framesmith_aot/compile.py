@@ -26,7 +26,7 @@ from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of
 from framesmith_aten.checks.plain_tensors import is_inference_leaf, with_bits_of
-from framesmith_aten.contract import Compiler, OnError, PropagateLayouts
+from framesmith_aten.contract import Compiler, OnError, TransformStep
 from framesmith_aten.fakes import fake_mode_of, new_fake_mode
 from framesmith_aten.fakes.symbols import attach_shape_env
 from framesmith_aten.graphs.nodes import view_source
@@ -47,7 +47,7 @@ def compile_graph(
     training: bool | None = None,
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
-    propagate_layouts: PropagateLayouts | None = None,
+    transform_step: TransformStep | None = None,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
@@ -61,7 +61,7 @@ def compile_graph(
     are wanted; None: when grad mode is on, or turned on by the graph, and an input requires them.
     `keep_input_mutations`: the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is called
     where a backward graph cannot be compiled, which then runs uncompiled; without it the backward pass raises.
-    `propagate_layouts` may change the memory formats of a training step's graph before the partition.
+    `transform_step` may rewrite a training step's graph before the partition.
 
     Raises AotUnsupported where the meaning cannot be preserved: run the graph eagerly then.
     """
@@ -69,7 +69,7 @@ def compile_graph(
     parts = prelude_of(gm) if training is None else None
     if parts is not None:
         settings: dict[str, Any] = {"lowers": lowers, "keep_input_mutations": keep_input_mutations}
-        settings |= {"on_error": on_error, "propagate_layouts": propagate_layouts}
+        settings |= {"on_error": on_error, "transform_step": transform_step}
         compile = partial(compile_graph, compiler=compiler, **settings)
         split = _compile_with_prelude(parts, inputs, compile, on_error)
         if split is not None:
@@ -95,7 +95,7 @@ def compile_graph(
     )
     joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)
-    if propagate_layouts is not None and joint.training and (graph := propagate_layouts(joint.graph)) is not None:
+    if transform_step is not None and joint.training and (graph := transform_step(joint.graph)) is not None:
         joint.take(graph)
     return _assemble(gm, joint, call, compiler, training, on_error)
 

@@ -62,10 +62,10 @@ class Runner:
         return found if isinstance(found, Runner) else cls(found)
 
 
-PropagateLayouts = Callable[[fx.Graph], "fx.Graph | None"]
-"""Return the joint graph of a training step, of the form of `Compiler`'s graphs, with other layouts between inputs
-and results, or None. Both keep their order and the strides of their `meta["val"]`, placeholders their names, nodes
-their `meta`."""
+TransformStep = Callable[[fx.Graph], "fx.Graph | None"]
+"""Return the joint graph of a training step, of the form of `Compiler`'s graphs, with other layouts and
+operators between inputs and results, or None. Both keep their order and the strides of their `meta["val"]`,
+placeholders their names, nodes their `meta`."""
 
 
 class Compiler(Protocol):
@@ -87,7 +87,7 @@ class Backend(Protocol):
 
     `devices` are the device types that it compiles kernels for, `roles` the graphs it takes, and `options` maps each
     option's name to its default; one called `mode` takes all of `MODES`. A backend may also be any of `FixedSizes`,
-    `NeedsMachine` and `PropagatesLayouts`.
+    `NeedsMachine` and `TransformsStep`.
     """
 
     @property
@@ -140,11 +140,13 @@ class NeedsMachine(Protocol):
 
 
 @runtime_checkable
-class PropagatesLayouts(Protocol):
-    """A backend that chooses the layouts in a training step as a whole."""
+class TransformsStep(Protocol):
+    """A backend that rewrites a training step as a whole, before it is partitioned into forward and backward."""
 
-    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
-        """`PropagateLayouts`, with the backend's options."""
+    def transform_step(
+        self, graph: fx.Graph, options: Mapping[str, object] | None = None, on_error: OnError | None = None
+    ) -> fx.Graph | None:
+        """`TransformStep`, with the backend's options; failures inside are dealt with as those of `compile` are."""
         ...
 
 

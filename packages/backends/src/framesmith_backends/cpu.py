@@ -21,7 +21,7 @@ from framesmith_backends.native_ops.base import pending_code
 from framesmith_backends.native_ops.matmul.providers import PROVIDERS
 from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
-from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, lay_out_step, plan_graph, verifying
+from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, plan_graph, transform_step, verifying
 from framesmith_backends.reporting import KERNEL_LOG, PLAN_LOG, noted_refusals
 from framesmith_backends.schedule.plan import Plan, place_buffers
 from framesmith_backends.schedule.steps import Run
@@ -78,10 +78,12 @@ class CpuBackend:
     def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
 
-    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def transform_step(
+        self, graph: fx.Graph, options: Mapping[str, object] | None = None, on_error: OnError | None = None
+    ) -> fx.Graph | None:
         """Return the graph of a training step, before it is partitioned, in channels-last; None for no change."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return lay_out_step(graph, Compilation(CPU, "forward", chosen))
+        return transform_step(graph, Compilation(CPU, "forward", chosen), on_error)
 
     def compile(
         self,
@@ -95,8 +97,7 @@ class CpuBackend:
         chosen = checked_options(options, self.options, CHOICES, self.name)
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)
-        with verifying(chosen):
-            return self._launcher(gm, chosen, role, on_error)[0]
+        return self._launcher(gm, chosen, role, on_error)[0]
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
         if importlib.util.find_spec("llvmlite") is None:
@@ -114,9 +115,10 @@ class CpuBackend:
     ) -> tuple[BoxedFn, Stages]:
         traced, about = gm, Compilation(CPU, role, options)
         native = options["launch"] == "native" and why_no_blas() is None
-        planned = plan_graph(run_passes(LAYOUT_PASSES, gm, about), about, "cpu", on_error, native)
-        gm, lowering = planned.graph, planned.lowering
-        plan = place_buffers(planned.plan, lowering.program, CPU, native)
+        with verifying(options):
+            planned = plan_graph(run_passes(LAYOUT_PASSES, gm, about), about, "cpu", on_error, native)
+            gm, lowering = planned.graph, planned.lowering
+            plan = place_buffers(planned.plan, lowering.program, CPU, native)
         source, space = write(plan, gm)
         runs = plan.runs
         llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))

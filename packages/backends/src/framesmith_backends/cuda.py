@@ -21,7 +21,7 @@ from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
 from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
-from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, lay_out_step, plan_graph, verifying
+from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, plan_graph, transform_step, verifying
 from framesmith_backends.render.triton.horizontal import TritonLaunch
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.reporting import PLAN_LOG, log_once, noted_refusals
@@ -100,13 +100,15 @@ class CudaBackend:
     def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
 
-    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
-        """Return the graph of a training step before it is partitioned, laid out; None where nothing changes.
+    def transform_step(
+        self, graph: fx.Graph, options: Mapping[str, object] | None = None, on_error: OnError | None = None
+    ) -> fx.Graph | None:
+        """Return the graph of a training step, before it is partitioned, after its passes; None for no change.
 
         Its convolutions are in channels-last, log-softmax is decomposed, and attention's probabilities are recomputed.
         """
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return lay_out_step(graph, Compilation(GPU, "forward", chosen, _attends))
+        return transform_step(graph, Compilation(GPU, "forward", chosen, _attends), on_error)
 
     def compile(
         self,
@@ -158,13 +160,14 @@ class CudaBackend:
         """Lower, schedule and render the graph, as one of inference; needs neither a GPU nor triton."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
         about = Compilation(GPU, "inference", chosen, _attends)
-        graph, parts = run_passes(LAYOUT_PASSES, gm, about), None
-        if _is_lowered(graph):
-            graph, parts = _partitioned(graph, about)
-        stages = replace(_stages(graph, about), capture=_capture_text(graph, parts, _mode(about)))
-        kind = device_of(graph)
-        found = (replace(_stages(part.graph, about, kind), capture=part.text()) for part in parts or ())
-        return replace(stages, parts=tuple(found))
+        with verifying(chosen):
+            graph, parts = run_passes(LAYOUT_PASSES, gm, about), None
+            if _is_lowered(graph):
+                graph, parts = _partitioned(graph, about)
+            stages = replace(_stages(graph, about), capture=_capture_text(graph, parts, _mode(about)))
+            kind = device_of(graph)
+            found = (replace(_stages(part.graph, about, kind), capture=part.text()) for part in parts or ())
+            return replace(stages, parts=tuple(found))
 
 
 def _mode(about: Compilation) -> str:

@@ -48,6 +48,10 @@ def _on_cpu(about: Compilation) -> bool:
     return not about.target.on_gpu
 
 
+def _takes_native_ops(about: Compilation) -> bool:
+    return about.target.native_ops
+
+
 def _on_gpu(about: Compilation) -> bool:
     return about.target.on_gpu
 
@@ -80,22 +84,37 @@ LAYOUT_PASSES: tuple[Pass[fx.GraphModule, Compilation], ...] = (
 )
 #: Passes over a graph, or over a part of one that is captured by itself.
 GRAPH_PASSES: tuple[Pass[fx.GraphModule, Compilation], ...] = (
-    Pass("recurrent-layers", lambda gm, _: with_recurrent_layers(gm), _on_cpu),
-    Pass("matmul-providers", lambda gm, about: move_matmuls(gm, str(about.options["matmul"])), _on_cpu),
-    Pass("random-numbers", lambda gm, _: with_drawn_numbers(gm), _on_cpu),
-    Pass("native-scans", lambda gm, _: with_scans(gm), _on_cpu),
-    Pass("native-sorts", lambda gm, _: with_sorts(gm), _on_cpu),
+    Pass("recurrent-layers", lambda gm, _: with_recurrent_layers(gm), _takes_native_ops),
+    Pass(
+        "matmul-providers",
+        lambda gm, about: move_matmuls(gm, str(about.options.get("matmul", "aten"))),
+        _takes_native_ops,
+    ),
+    Pass("random-numbers", lambda gm, _: with_drawn_numbers(gm), _takes_native_ops),
+    Pass("native-scans", lambda gm, _: with_scans(gm), _takes_native_ops),
+    Pass("native-sorts", lambda gm, _: with_sorts(gm), _takes_native_ops),
     Pass("grouped-query-attention", lambda gm, _: with_cheaper_attention(gm), _on_cpu),
-    Pass("native-attention", lambda gm, _: use_native_attention(gm), _on_cpu),
+    Pass("native-attention", lambda gm, _: use_native_attention(gm), _takes_native_ops),
     Pass("unfused-bias", lambda gm, _: without_bias(gm), _on_gpu),
     Pass("partial-writes", lambda gm, _: write_parts(gm)),
     Pass("in-place-calls", lambda gm, _: with_calls_in_place(gm)),
 )
 
 
-def lay_out_step(graph: fx.Graph, about: Compilation) -> fx.Graph | None:
-    """Return the graph of a training step after STEP_PASSES; None where nothing changes."""
-    made = run_passes(STEP_PASSES, graph, about)
+def transform_step(graph: fx.Graph, about: Compilation, on_error: OnError | None = None) -> fx.Graph | None:
+    """Return the graph of a training step after STEP_PASSES; None where nothing changes.
+
+    A pass that fails is reported to `on_error` by its name, and the others run; without `on_error` it raises.
+    """
+    made = graph
+    with verifying(about.options):
+        for one in STEP_PASSES:
+            try:
+                made = run_passes((one,), made, about)
+            except Exception as error:
+                if on_error is None:
+                    raise
+                on_error(f"a training step (pass {one.name!r})", error)
     return None if made is graph else made
 
 
@@ -119,7 +138,7 @@ def plan_graph(
     """Run GRAPH_PASSES, lower the graph of tensors on that type of device, and schedule it; see `list_steps`."""
     gm = run_passes(GRAPH_PASSES, gm, about)
     start = time.perf_counter()
-    lowering = lower_graph(gm, device, on_error, about.target)
+    lowering = lower_graph(gm, about.target, device, on_error)
     observe("lowering", lowering.program, True, time.perf_counter() - start)
     return Planned(gm, lowering, list_steps(lowering.program, about.target, native, choose, about.attends))
 

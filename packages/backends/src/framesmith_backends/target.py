@@ -81,8 +81,9 @@ class Target:
 
     Lowering. `on_gpu`: results follow ATen's CUDA kernels, and core operations are those of GPUs. `in_order`: a kernel
     visits points one after another; otherwise threads add up in any order. `scans_rows`: kernels scan any dimension;
-    otherwise columns alone, float32 in float64. `statistics`: how the rules of means and variances split them; None
-    where the scheduler does.
+    otherwise columns alone, float32 in float64. `native_ops`: graphs may call this package's own operators, which LLVM
+    compiles, in place of ATen's. `statistics`: how the rules of means and variances split them; None where the
+    scheduler does.
 
     Scheduling. `split`: reductions that are split; `inline`: what is recomputed rather than stored; `row_column`: rows
     and columns of the same points reduced in one kernel, or None. `scratch`: kernels keep a row in scratch memory
@@ -95,6 +96,7 @@ class Target:
     on_gpu: bool
     in_order: bool
     scans_rows: bool
+    native_ops: bool
     statistics: SplitPolicy | None
     split: SplitPolicy
     inline: InlineBudget
@@ -123,6 +125,7 @@ CPU = Target(
     on_gpu=False,
     in_order=True,
     scans_rows=False,
+    native_ops=True,
     statistics=None,
     split=SplitPolicy(1 << 15, few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False),
     inline=InlineBudget(cost=4, loads=2, users=4),
@@ -151,6 +154,7 @@ GPU = Target(
     on_gpu=True,
     in_order=False,
     scans_rows=True,
+    native_ops=False,
     statistics=_SPLIT_ON_GPU,
     split=_SPLIT_ON_GPU,
     inline=InlineBudget(cost=32, loads=2, users=4),

@@ -21,6 +21,7 @@ from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.ops import emit_op, functions
 from framesmith_backends.render.triton.emit import operation
+from framesmith_backends.target import CPU
 
 
 def x() -> Expr:
@@ -115,7 +116,7 @@ def test_every_emitter_that_a_row_names_is_there(row: OpRow) -> None:
 
 
 def test_broken_programs_are_found() -> None:
-    program = lower_graph(trace(lambda a: (a * 2).sum(0), [torch.randn(4, 5)])).program
+    program = lower_graph(trace(lambda a: (a * 2).sum(0), [torch.randn(4, 5)]), CPU).program
     verify_program(program)
     name = next(iter(program.defs))
     for change, message in (

@@ -57,7 +57,7 @@ def check(found: torch.Tensor, wanted: torch.Tensor, sample: Sample) -> None:
 def test_passes_keep_the_meaning(sample: Sample, target: Target) -> None:
     inputs = sample.inputs()
     gm = trace(sample.function, inputs)
-    program = needed(lower_graph(gm).program)
+    program = needed(lower_graph(gm, CPU).program)
     eager = graph_values(gm, inputs)
     verify_program(program)
     want = run_program(program, memory_of(program, eager))
@@ -78,7 +78,7 @@ def test_passes_keep_the_meaning(sample: Sample, target: Target) -> None:
 def test_kernels_mean_what_the_program_says(sample: Sample, target: Target) -> None:
     inputs = sample.inputs()
     gm = trace(sample.function, inputs)
-    program, nodes = scheduled(lower_graph(gm).program, target)
+    program, nodes = scheduled(lower_graph(gm, CPU).program, target)
     eager = graph_values(gm, inputs)
     want = run_program(program, memory_of(program, eager))
     stored = stored_names(program, nodes)

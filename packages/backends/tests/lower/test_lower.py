@@ -14,6 +14,7 @@ from framesmith_backends.lower.graph import lower_graph, why_not_functional
 from framesmith_backends.lower.registry import RULES, VIEWS, rule
 from framesmith_backends.lower.scope import promoted
 from framesmith_backends.lower.tensor import whole
+from framesmith_backends.target import CPU
 
 REASONS: tuple[tuple[str, Callable[..., torch.Tensor], list[torch.Tensor], str], ...] = (
     ("matmul", lambda x: x @ x, [torch.randn(3, 3)], "no rule"),
@@ -29,14 +30,14 @@ REASONS: tuple[tuple[str, Callable[..., torch.Tensor], list[torch.Tensor], str],
 @pytest.mark.parametrize(("function", "inputs", "reason"), [r[1:] for r in REASONS], ids=[r[0] for r in REASONS])
 def test_calls_say_why(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], reason: str) -> None:
     gm = trace(function, inputs)
-    assert any(reason in note for note in lower_graph(gm).notes.values())
+    assert any(reason in note for note in lower_graph(gm, CPU).notes.values())
     (found,) = CpuBackend().compile(gm, inputs)(list(inputs))
     torch.testing.assert_close(found, function(*inputs))
 
 
 def test_views_make_no_definitions() -> None:
     x = torch.randn(4, 6)
-    low = lower_graph(trace(lambda a: a.t().reshape(3, 8)[1].unsqueeze(0).expand(2, 8) + 1, [x]))
+    low = lower_graph(trace(lambda a: a.t().reshape(3, 8)[1].unsqueeze(0).expand(2, 8) + 1, [x]), CPU)
     assert [d.origin.split(": ")[1] for d in low.program.defs.values()][-1] == "aten.add.Tensor"
     assert all("view" in note for note in low.notes.values())
 
@@ -112,7 +113,7 @@ def test_a_rule_that_fails_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(call([x])[0], x.sin() * 2 + x.exp())
     ((where, error),) = reported
     assert "sin" in where and isinstance(error, KeyError)
-    low = lower_graph(gm, on_error=lambda where, error: None)
+    low = lower_graph(gm, CPU, on_error=lambda where, error: None)
     assert "its rule failed" in low.notes["sin_default"]
     assert {d.origin.split(": ")[1] for d in low.program.defs.values()} >= {"aten.exp.default", "aten.add.Tensor"}
 

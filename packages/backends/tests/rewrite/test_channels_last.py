@@ -189,8 +189,8 @@ def test_a_training_step_is_laid_out_as_a_whole(channels: int) -> None:
     x, a = torch.randn(2, channels, 24, 24), torch.randn(8, channels, 3, 3)
     inputs = [x, torch.randn(2, 8, 12, 12), a, torch.randn(8, 8, 3, 3) / 8, torch.randn(8, 16, 3, 3) / 16]
     gm = trace(step, inputs)
-    graph = CpuBackend().propagate_layouts(gm.graph)
-    assert graph is not None and CpuBackend().propagate_layouts(gm.graph, {"layout": "traced"}) is None
+    graph = CpuBackend().transform_step(gm.graph)
+    assert graph is not None and CpuBackend().transform_step(gm.graph, {"layout": "traced"}) is None
     for target in CONVOLUTIONS:
         nodes = graph.find_nodes(op="call_function", target=target)
         values = [node.args[0].meta["val"] for node in nodes]
@@ -215,7 +215,7 @@ def test_few_multiplications_are_lost_to_statistics_of_the_batch() -> None:
     for channels, chosen in ((8, False), (32, True)):
         x, w = torch.randn(2, channels, 48, 48), torch.randn(channels, channels, 3, 3)
         gm = trace(network, [x, w, *torch.ones(4, channels)])
-        assert (CpuBackend().propagate_layouts(gm.graph) is not None) is chosen
+        assert (CpuBackend().transform_step(gm.graph) is not None) is chosen
 
 
 def test_a_graph_of_training_alone_is_not_converted() -> None:

@@ -13,6 +13,7 @@ from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import CallStep
+from framesmith_backends.target import CPU
 
 R = torch.randn
 
@@ -44,7 +45,7 @@ def test_results_are_as_in_eager(name: str) -> None:
     for found, wanted in zip(CpuBackend().compile(gm, [x])([x]), gm(x), strict=True):
         assert found.stride() == wanted.stride() and found.storage_offset() == wanted.storage_offset()
         torch.testing.assert_close(found, wanted)
-    steps = make_plan(lower_graph(gm).program, native=True).steps
+    steps = make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps
     assert any(isinstance(step, CallStep) for step in steps) is remain
 
 

@@ -22,7 +22,7 @@ ROWS_ALONE = replace(GPU, row_column=None, scratch=True, index_splitting=True)
 
 def plan_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Plan:
     """Its launch list, kernels taking points in order as the CPU's do."""
-    return make_plan(lower_graph(gm, target=replace(CPU, statistics=target.split)).program, target)
+    return make_plan(lower_graph(gm, replace(CPU, statistics=target.split)).program, target)
 
 
 def scheduled_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Callable[[list[torch.Tensor]], Any]:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import framesmith
 from framesmith.backends import backend_for
 from framesmith.graphs.pipeline import select
+from framesmith_aten.contract import OnError
 from framesmith_backends import EagerBackend
 
 GRAPH = fx.symbolic_trace(lambda x: (x + 1,))
@@ -108,21 +109,23 @@ def test_kernels_for_fixed_sizes_are_kept(dynamic: bool | None, compiled: int) -
     assert framesmith.stats()["frames_compiled"] == compiled
 
 
-class LayingOut(EagerBackend):
-    """Lays graphs of training out by a function of the test's."""
+class Transforming(EagerBackend):
+    """Transforms graphs of training by a function of the test's."""
 
-    def __init__(self, propagate_layouts: Callable[[fx.Graph], fx.Graph | None]) -> None:
-        self.function = propagate_layouts
+    def __init__(self, transform_step: Callable[[fx.Graph], fx.Graph | None]) -> None:
+        self.function = transform_step
         self.seen: list[tuple[fx.Graph, object]] = []
 
-    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def transform_step(
+        self, graph: fx.Graph, options: Mapping[str, object] | None = None, on_error: OnError | None = None
+    ) -> fx.Graph | None:
         self.seen.append((graph, options))
         return self.function(graph)
 
 
 def test_a_backend_is_shown_a_training_step_as_a_whole() -> None:
     framesmith.reset()
-    backend = LayingOut(lambda graph: None)
+    backend = Transforming(lambda graph: None)
     compiled = framesmith.compile(lambda x: x.sin(), backend=backend, strict=True)
     compiled(torch.ones(3))
     assert not backend.seen
@@ -133,16 +136,16 @@ def test_a_backend_is_shown_a_training_step_as_a_whole() -> None:
     torch.testing.assert_close(x.grad, torch.ones(3).cos())
 
 
-def test_what_fails_in_a_layout_leaves_the_graph_as_it_is() -> None:
+def test_what_fails_over_a_training_step_leaves_the_graph() -> None:
     def fails(graph: fx.Graph) -> fx.Graph | None:
-        raise RuntimeError("no layout")
+        raise RuntimeError("no change")
 
     framesmith.reset()
-    compiled = framesmith.compile(lambda x: x.sin() * 2, backend=LayingOut(fails))
+    compiled = framesmith.compile(lambda x: x.sin() * 2, backend=Transforming(fails))
     x = torch.ones(3, requires_grad=True)
-    with pytest.warns(framesmith.FramesmithWarning, match=r"the layout of a graph: RuntimeError: no layout") as warned:
+    with pytest.warns(framesmith.FramesmithWarning, match=r"a training step: RuntimeError: no change") as warned:
         compiled(x).sum().backward()
     assert len(warned) == 1 and framesmith.stats()["graphs"] >= 1
     torch.testing.assert_close(x.grad, 2 * torch.ones(3).cos())
-    with pytest.raises(framesmith.FramesmithError, match="no layout"):
-        framesmith.compile(lambda x: x.sin() * 3, backend=LayingOut(fails), strict=True)(x)
+    with pytest.raises(framesmith.FramesmithError, match="no change"):
+        framesmith.compile(lambda x: x.sin() * 3, backend=Transforming(fails), strict=True)(x)

@@ -27,7 +27,7 @@ from framesmith_backends.lower.numbers import SizeConverter
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
-from framesmith_backends.target import CPU, Target
+from framesmith_backends.target import Target
 from framesmith_guards.torch_adapter import OpOverload
 
 # The modules whose import fills the tables.
@@ -46,6 +46,7 @@ class Lowering:
     """The state of one lowering. `notes` says for each ATen call why it is one; `on_error` hears of rules that fail."""
 
     device: str
+    target: Target
     on_error: OnError | None = None
     program: Program = field(default_factory=Program)
     values: dict[fx.Node, Lowered] = field(default_factory=dict)
@@ -53,7 +54,6 @@ class Lowering:
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
     numbers: SizeConverter = field(default_factory=SizeConverter)
-    target: Target = CPU
 
 
 def layout_of(low: Lowering, value: object) -> Layout | str:
@@ -77,17 +77,12 @@ def has_rule(op: OpOverload) -> bool:
     return str(op) in RULES or str(op) in VIEWS
 
 
-def lower_graph(
-    gm: fx.GraphModule,
-    device: str = "cpu",
-    on_error: OnError | None = None,
-    target: Target = CPU,
-) -> Lowering:
+def lower_graph(gm: fx.GraphModule, target: Target, device: str = "cpu", on_error: OnError | None = None) -> Lowering:
     """Lower every node of the graph, of tensors on that type of device, for kernels of the machine.
 
     A node whose rule fails becomes an ATen call, and `on_error` is called; without it, the error is raised.
     """
-    low = Lowering(device, on_error, target=target)
+    low = Lowering(device, target, on_error)
     low.program.bindings = low.numbers.bindings
     for node in gm.graph.nodes:
         for value in _results(node):

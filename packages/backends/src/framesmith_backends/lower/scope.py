@@ -16,7 +16,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, numel, surely_positive
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axes_of, axis, element, point, whole
-from framesmith_backends.target import CPU, Target
+from framesmith_backends.target import Target
 
 
 class Decline(Exception):
@@ -38,7 +38,7 @@ class Scope:
     results: tuple[Layout, ...]
     position: int
     device: str
-    target: Target = CPU
+    target: Target
     given: tuple[Layout | None, ...] = ()
     defined: set[str] = field(default_factory=set)
 

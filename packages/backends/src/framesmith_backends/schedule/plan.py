@@ -35,7 +35,7 @@ from framesmith_backends.schedule.memory import arena, in_place, memory_bound, r
 from framesmith_backends.schedule.memory.arena import Positions
 from framesmith_backends.schedule.memory.order import sink_to_uses
 from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, run_of, step_text
-from framesmith_backends.target import CPU, Target
+from framesmith_backends.target import Target
 from framesmith_guards.torch_adapter import OpOverload
 
 ItemT = TypeVar("ItemT")
@@ -172,7 +172,7 @@ PLACING_PASSES: tuple[Pass[Plan, Planning], ...] = (
 )
 
 
-def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
+def scheduled(program: Program, target: Target) -> tuple[Program, list[Node]]:
     """Return the program after its passes, and its kernels and calls in order."""
     whole = run_passes(PROGRAM_PASSES, program, target)
     program, nodes = _grouped(whole, target)
@@ -188,7 +188,7 @@ def _grouped(program: Program, target: Target, in_parts: frozenset[str] = frozen
     return program, group(program)
 
 
-def make_plan(program: Program, target: Target = CPU, native: bool = False) -> Plan:
+def make_plan(program: Program, target: Target, native: bool = False) -> Plan:
     """Return the program's whole launch list; with `native`, what lives within a run lies in its arena."""
     return place_buffers(list_steps(program, target, native), program, target, native)
 
@@ -205,7 +205,7 @@ def place_buffers(
 
 def list_steps(
     program: Program,
-    target: Target = CPU,
+    target: Target,
     native: bool = False,
     choose: ChooseTiles | None = None,
     attends: Attends | None = None,

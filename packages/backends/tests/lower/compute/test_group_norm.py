@@ -101,6 +101,6 @@ def test_on_gpus_all_of_them_is_on_the_gpu(mask: list[bool]) -> None:
         fakes = [torch.empty(one.shape, device="cuda") for one in given]
         graph = make_fx(lambda *values: [one for one in every(*values) if one is not None])(*fakes)
     graph.graph.eliminate_dead_code()
-    lowered = lower_graph(graph, "cuda", target=GPU)
+    lowered = lower_graph(graph, GPU, "cuda")
     assert "native_group_norm_backward" not in lowered.notes
     assert {layout.device for layout in lowered.program.layouts.values()} == {"cuda:0"}

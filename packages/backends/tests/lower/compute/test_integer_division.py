@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 TYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -26,7 +27,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def compiled(function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     gm = trace(lambda a, b: (function(a, b),), [a, b])
-    assert not lower_graph(gm).notes
+    assert not lower_graph(gm, CPU).notes
     return CpuBackend().compile(gm, [a, b])([a, b])[0]
 
 

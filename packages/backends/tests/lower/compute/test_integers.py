@@ -12,6 +12,7 @@ from graphs.tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.dtypes import FROM_TORCH
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.target import CPU
 
 TYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 #: Whole powers, their neighbours, primes; some at the ends of what is divided by two matmuls.
@@ -21,7 +22,7 @@ DIVISORS += [(1 << 48) + 1, -(1 << 48) + 1, 1 << 62, (1 << 62) + 1]
 
 def run(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
     gm = trace(function, inputs)
-    assert not lower_graph(gm).notes, "it is to be a kernel"
+    assert not lower_graph(gm, CPU).notes, "it is to be a kernel"
     (found,) = CpuBackend().compile(gm, inputs)(list(inputs))
     return found
 
@@ -51,7 +52,7 @@ def test_shifts_equal_eagers(dtype: torch.dtype) -> None:
 
 def test_a_number_that_the_type_does_not_hold_is_atens() -> None:
     gm = trace(lambda v: v << 300, [torch.tensor([1], dtype=torch.uint8)])
-    assert any("does not hold" in note for note in lower_graph(gm).notes.values())
+    assert any("does not hold" in note for note in lower_graph(gm, CPU).notes.values())
 
 
 @pytest.mark.sampled(3)

@@ -40,7 +40,7 @@ def in_parts(by: SplitPolicy) -> Target:
 def results(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
     """The results of the kernels of a function, and their number."""
     gm = trace(function, inputs)
-    lowering = lower_graph(gm, target=in_parts(EAGER_TO_CUT))
+    lowering = lower_graph(gm, in_parts(EAGER_TO_CUT))
     assert not lowering.program.calls, lowering.notes
     program, nodes = scheduled(lowering.program, replace(GPU, split=EAGER_TO_CUT))
     stored = stored_names(program, nodes)
@@ -184,7 +184,7 @@ def test_channels_that_lie_last_are_columns() -> None:
     x = torch.empty(8, 160, 20, 20)
     for images, count in ((x, 1), (x.contiguous(memory_format=torch.channels_last), 2)):
         gm = trace(lambda x: torch.var_mean(x, (0, 2, 3)), [images])
-        lowering = lower_graph(gm, target=in_parts(GPU.split))
+        lowering = lower_graph(gm, in_parts(GPU.split))
         assert len(scheduled(lowering.program, GPU)[1]) == count
 
 
@@ -192,6 +192,6 @@ def test_values_between_lie_as_the_result_does() -> None:
     """So that what is kept of them is read and written side by side."""
     x = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
     gm = trace(normed, [x, *torch.rand(4, 8)])
-    program = lower_graph(gm, target=in_parts(GPU.split)).program
+    program = lower_graph(gm, in_parts(GPU.split)).program
     same = [d.layout.strides for d in program.defs.values() if d.layout.shape == x.shape]
     assert same and set(same) == {x.stride()}

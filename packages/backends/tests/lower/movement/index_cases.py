@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 
@@ -24,7 +25,7 @@ LEFT_TO_ATEN = ("a view needed as a tensor", "indices in another order in memory
 def compiled(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     """The function in kernels alone."""
     gm = trace(function, inputs)
-    assert not [note for note in lower_graph(gm).notes.values() if not note.startswith(LEFT_TO_ATEN)]
+    assert not [note for note in lower_graph(gm, CPU).notes.values() if not note.startswith(LEFT_TO_ATEN)]
     call = CpuBackend().compile(gm, inputs)
     return lambda *values: call(list(values))
 

@@ -15,7 +15,7 @@ from lower.movement.index_cases import SHAPES, agree, compiled, drawn_indices, f
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
-from framesmith_backends.target import GPU
+from framesmith_backends.target import CPU, GPU
 
 Tensor = torch.Tensor
 
@@ -121,10 +121,10 @@ def test_sums_out_of_bounds_are_errors(name: str) -> None:
 def test_sources_are_computed_in_the_kernel_that_adds() -> None:
     x, at, source = torch.randn(50, 30), torch.randint(0, 50, (400,)), torch.randn(400, 30)
     gm = trace(lambda x, i, s: torch.zeros_like(x).index_add(0, i, x[i.flip(0)] * s) + 1, (x, at, source))
-    plan = make_plan(lower_graph(gm).program)
+    plan = make_plan(lower_graph(gm, CPU).program, CPU)
     assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 3  # nothing, sums, the rest
     columns = trace(lambda x, i, s: x.scatter_add(1, i, s), (x, torch.randint(0, 30, (50, 9)), torch.randn(50, 9)))
-    kernels = make_plan(lower_graph(columns).program).kernels
+    kernels = make_plan(lower_graph(columns, CPU).program, CPU).kernels
     assert [len(kernel.checks) for kernel in kernels if kernel.updates] == [1]
 
 
@@ -155,17 +155,17 @@ def test_sums_of_low_precision_types_are_rounded_as_eagers_are(data: st.DataObje
 def test_wide_rows_of_low_precision_types_are_added_up_by_aten() -> None:
     x, at = torch.zeros(1024, 1024, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int64)
     for inputs, left in (((x, at, x[:3]), 1), ((x[:1000], at, x[:3]), 0), ((x.view(-1, 256), at, x[:3, :256]), 0)):
-        notes = lower_graph(trace(lambda x, i, s: x.index_add(0, i, s), inputs)).notes
+        notes = lower_graph(trace(lambda x, i, s: x.index_add(0, i, s), inputs), CPU).notes
         assert len(notes) == left
     own = torch.zeros(3, 1024, dtype=torch.int64)
-    assert not lower_graph(trace(lambda x, i, s: x.scatter_add(0, i, s), (x, own, x[:3]))).notes
+    assert not lower_graph(trace(lambda x, i, s: x.scatter_add(0, i, s), (x, own, x[:3])), CPU).notes
 
 
 def test_threads_in_no_order_add_what_eagers_do_in_no_order() -> None:
     """Sums of floats that eager rounds the same each time, of low-precision types and under determinism stay ATen's."""
 
     def declined(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
-        notes = lower_graph(trace(function, inputs), target=GPU).notes
+        notes = lower_graph(trace(function, inputs), GPU).notes
         return any("no order" in note for note in notes.values())
 
     indices = torch.tensor([0, 1, 2, 3, 1])

@@ -16,6 +16,7 @@ from lower.movement.index_cases import DTYPES, SHAPES, agree, compiled, drawn_in
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 
@@ -80,7 +81,7 @@ def test_indices_in_two_dimensions_are_taken_in_eagers_order() -> None:
         )
         for k, (indices, value) in enumerate(cases):
             gm = trace(lambda x, i, v: x.index_put((i,), v), (x, indices, value))
-            assert [*lower_graph(gm).notes.values()] == ["indices that ATen takes in another order"] * (k > 3)
+            assert [*lower_graph(gm, CPU).notes.values()] == ["indices that ATen takes in another order"] * (k > 3)
             found = CpuBackend().compile(gm, (x, indices, value))([x, indices, value])[0]
             assert torch.equal(found, x.index_put((indices,), value))
 
@@ -136,23 +137,23 @@ def test_numbers_that_a_type_does_not_hold_are_eagers_errors() -> None:
     at = torch.tensor([1])
     for value, dtype in ((300, torch.uint8), (float("nan"), torch.int8), (1e6, torch.float16), (1e39, torch.float32)):
         x = torch.zeros(3, dtype=dtype)
-        notes = lower_graph(trace(lambda x, i, value=value: x.index_fill(0, i, value), (x, at))).notes
+        notes = lower_graph(trace(lambda x, i, value=value: x.index_fill(0, i, value), (x, at)), CPU).notes
         assert "a number that the type may not hold" in notes.values()
     agree(lambda x, i: x.index_fill(0, i, 2.9) + x.scatter(0, i, -3), torch.zeros(3, dtype=torch.int8), at)
     agree(lambda x, i: x.index_fill(0, i, float("inf")), torch.zeros(3, dtype=torch.float16), at)
     wide = torch.full((), 2.5, dtype=torch.float64)
-    notes = lower_graph(trace(lambda x, i, v: x.index_fill(0, i, v), (torch.zeros(3), at, wide))).notes
+    notes = lower_graph(trace(lambda x, i, v: x.index_fill(0, i, v), (torch.zeros(3), at, wide)), CPU).notes
     assert "values of another type" in notes.values()
 
 
 def test_values_are_computed_in_the_kernel_that_writes() -> None:
     x, at, source = torch.randn(50, 30), torch.randint(0, 50, (400,)), torch.randn(400, 30)
     program = lambda x, i, s: torch.zeros_like(x).index_copy(0, i, x[i.flip(0)] * s) + 1  # noqa: E731
-    plan = make_plan(lower_graph(trace(program, (x, at, source))).program)
+    plan = make_plan(lower_graph(trace(program, (x, at, source)), CPU).program, CPU)
     assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 3  # nothing, rows, the rest
     agree(program, x, at, source)
     columns = trace(lambda x, i, s: x.scatter(0, i, s), (x, torch.randint(0, 50, (9, 30)), source))
-    kernels = [kernel for kernel in make_plan(lower_graph(columns).program).kernels if kernel.updates]
+    kernels = [kernel for kernel in make_plan(lower_graph(columns, CPU).program, CPU).kernels if kernel.updates]
     assert [(len(kernel.checks), kernel.lane in kernel.outer) for kernel in kernels] == [(1, True)]
 
 
@@ -189,7 +190,7 @@ def test_updates_that_stay_with_aten(name: str) -> None:
     function, reason = REASONS[name]
     inputs = torch.rand(5, 7), torch.tensor([0, 1, 2, 3, 1])
     gm = trace(function, inputs)
-    assert any(reason in note for note in lower_graph(gm).notes.values())
+    assert any(reason in note for note in lower_graph(gm, CPU).notes.values())
     assert torch.equal(CpuBackend().compile(gm, inputs)(list(inputs))[0], function(*inputs))
 
 
@@ -200,13 +201,13 @@ def test_many_single_elements_beside_many_threads() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(5)
     try:
-        assert lower_graph(graph).notes
+        assert lower_graph(graph, CPU).notes
         torch.use_deterministic_algorithms(True)
-        assert not lower_graph(graph).notes
+        assert not lower_graph(graph, CPU).notes
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_num_threads(threads)
-    assert not lower_graph(graph).notes
+    assert not lower_graph(graph, CPU).notes
 
 
 OF_ANOTHER_TYPE: dict[str, Callable[..., Any]] = {

@@ -20,6 +20,7 @@ from framesmith_backends.ir.symbolic.index import Var, bounds, of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import Run
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 
@@ -94,7 +95,7 @@ def test_gathers_are_fused() -> None:
     for program in programs:
         agree(program, x, at) if program is not programs[1] else compiled(program, x, at)
         gm = trace(program, (x, at))
-        plan = make_plan(lower_graph(gm).program)
+        plan = make_plan(lower_graph(gm, CPU).program, CPU)
         assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 1
 
 
@@ -159,7 +160,7 @@ def test_an_input_is_not_written_where_a_check_fails() -> None:
     x, table, at = torch.zeros(4, 3), torch.ones(5, 3), torch.tensor([0, 1, 2, 4])
     gm = mutating(step, (x, table, at), [0])
     call = CpuBackend().compile(gm, (x, table, at))
-    runs = [step for step in make_plan(lower_graph(gm).program).steps if isinstance(step, Run)]
+    runs = [step for step in make_plan(lower_graph(gm, CPU).program, CPU).steps if isinstance(step, Run)]
     assert [any(kernel.checks for kernel in run.kernels) for run in runs] == [True, False]
     call([x, table, at])
     assert torch.equal(x, torch.ones(4, 3))
@@ -183,7 +184,7 @@ def test_a_run_of_nothing_but_checks() -> None:
     x = filled((5, 4), torch.float32)
     for far in (4, 5):
         gm = trace(lambda x, far=far: (x[torch.arange(1, far + 1)], x.cummax(0)[0])[1], (x,))
-        call, plan = CpuBackend().compile(gm, (x,)), make_plan(lower_graph(gm).program)
+        call, plan = CpuBackend().compile(gm, (x,)), make_plan(lower_graph(gm, CPU).program, CPU)
         assert not next(step for step in plan.steps if isinstance(step, Run)).buffers
         if far == 4:
             assert torch.equal(call([x])[0], x.cummax(0)[0])
@@ -195,7 +196,7 @@ def test_a_run_of_nothing_but_checks() -> None:
 def test_one_check_for_equal_indices() -> None:
     x, at = torch.randn(5, 7), torch.tensor([1, 2])
     gm = trace(lambda x, i: (x[i] + 1) * (x * 2)[i], (x, at))
-    assert sum(d.failure is not None for d in lower_graph(gm).program.defs.values()) == 1
+    assert sum(d.failure is not None for d in lower_graph(gm, CPU).program.defs.values()) == 1
 
 
 def test_an_index_is_an_operand_of_the_read() -> None:

@@ -11,6 +11,7 @@ from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.target import CPU
 
 aten = torch.ops.aten
 NAN, INF = float("nan"), float("inf")
@@ -21,7 +22,7 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 2e-2, to
 def agree(function: Callable[..., Any], *inputs: torch.Tensor, lowered: bool = True) -> list[str]:
     """Compile the function, compare it with eager, and give the reasons of what runs as ATen calls."""
     gm = trace(function, inputs)
-    reasons = [note for name, note in lower_graph(gm).notes.items() if "getitem" not in name]
+    reasons = [note for name, note in lower_graph(gm, CPU).notes.items() if "getitem" not in name]
     assert bool(reasons) != lowered, reasons
     wanted = function(*inputs)
     found = CpuBackend().compile(gm, inputs)(list(inputs))

@@ -22,6 +22,7 @@ from framesmith_backends.ir.ranges import is_within, range_of
 from framesmith_backends.ir.symbolic.index import Var, of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16,
@@ -32,7 +33,7 @@ def agree(function: Callable[..., Any], *inputs: Tensor) -> None:
     """The function in kernels alone gives what eager gives; so does what the program means, for one result."""
     wanted = function(*inputs)
     gm = trace(function, inputs)
-    low = lower_graph(gm)
+    low = lower_graph(gm, CPU)
     assert not low.notes
     found = CpuBackend().compile(gm, inputs)(list(inputs))
     for one, other in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
@@ -130,7 +131,7 @@ def test_a_sorter_outside_is_an_error() -> None:
 
 
 def kernels(function: Callable[..., Any], *inputs: Tensor) -> int:
-    plan = make_plan(lower_graph(trace(function, inputs)).program)
+    plan = make_plan(lower_graph(trace(function, inputs), CPU).program, CPU)
     return sum(any(param.written for param in kernel.params) for kernel in plan.kernels)
 
 
@@ -186,7 +187,7 @@ def test_searches_that_stay_with_aten(name: str) -> None:
     function, reason = REASONS[name]
     inputs = torch.arange(4.0), torch.randn(5)
     gm = trace(function, inputs)
-    assert any(reason in note for note in lower_graph(gm).notes.values())
+    assert any(reason in note for note in lower_graph(gm, CPU).notes.values())
     call = CpuBackend().compile(gm, inputs)
     try:
         wanted = function(*inputs)
@@ -201,13 +202,13 @@ def test_dynamic_shapes() -> None:
     """Of the values they may; boundaries of changing number are ATen's."""
     boundaries, values = torch.arange(5.0), torch.randn(6, 7)
     fixed = trace_symbolic(lambda x: torch.bucketize(x, torch.arange(5)) * 2, [values])
-    assert not lower_graph(fixed).notes
+    assert not lower_graph(fixed, CPU).notes
     call = CpuBackend().compile(fixed, [values])
     for shape in ((6, 7), (40, 33), (3, 2)):
         x = torch.randn(shape)
         assert torch.equal(call([x])[0], torch.bucketize(x, boundaries) * 2)
     changing = trace_symbolic(lambda b, x: torch.bucketize(x, b), [boundaries, values])
-    assert any("no known number" in note for note in lower_graph(changing).notes.values())
+    assert any("no known number" in note for note in lower_graph(changing, CPU).notes.values())
 
 
 @pytest.mark.sampled(9)
@@ -229,7 +230,7 @@ def test_samples_of_the_operator_database(name: str, dtype: torch.dtype) -> None
 
         wanted = function(*inputs)
         gm = trace(function, inputs)
-        reached += not lower_graph(gm).notes
+        reached += not lower_graph(gm, CPU).notes
         (found,) = CpuBackend().compile(gm, inputs)(inputs)
         assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride()) and torch.equal(found, wanted)
     assert reached > 3

@@ -27,7 +27,7 @@ from framesmith_backends.render.llvm.loops.kernel import render_kernel
 from framesmith_backends.schedule.fusion.group import Group
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.plan import scheduled, stored_names
-from framesmith_backends.target import GPU, host
+from framesmith_backends.target import CPU, GPU, host
 
 CUDA = CudaBackend()
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -50,7 +50,7 @@ def test_how_many_kernels_and_calls(program: Program) -> None:
 def test_the_meaning_of_scans(program: Program) -> None:
     inputs = program.inputs()
     gm = trace(program.function, inputs)
-    low = lower_graph(gm, target=GPU)
+    low = lower_graph(gm, GPU)
     verify_program(low.program)
     eager = graph_values(gm, inputs)
     plain = run_program(low.program, memory_of(low.program, eager))
@@ -122,7 +122,7 @@ def test_kernels_of_the_cpu_scan_columns_alone(program: Program) -> None:
     stages = CpuBackend().explain(trace(program.function, program.inputs()))
     columns = program.name != PROGRAMS[0].name
     assert any(kernel.has_scans for kernel in stages.plan.kernels) == columns
-    lowered = lower_graph(trace(program.function, program.inputs())).program
+    lowered = lower_graph(trace(program.function, program.inputs()), CPU).program
     assert any(d.scan for d in lowered.defs.values()) == columns
 
 

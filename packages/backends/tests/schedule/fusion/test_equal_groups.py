@@ -99,7 +99,9 @@ def repeated(seed: int) -> Callable[..., list[Tensor]]:
 
 def planned(function: Callable[..., object], sizes: tuple[int, int], target: Target) -> Plan:
     inputs = [torch.randn(*sizes), *(torch.randn(sizes[1], sizes[1]) for _ in range(4))]
-    return make_plan(lower_graph(trace(function, inputs)).program, replace(target, scratch=True, index_splitting=True))
+    return make_plan(
+        lower_graph(trace(function, inputs), CPU).program, replace(target, scratch=True, index_splitting=True)
+    )
 
 
 @pytest.mark.sampled(2)
@@ -113,7 +115,7 @@ def test_kernels_are_what_each_is_when_built_by_itself(
             return planned(function, (16, 16), target)
         case = next(case for case in CASES if case.function is function)
         return make_plan(
-            lower_graph(trace(function, case.inputs(2048, 64))).program,
+            lower_graph(trace(function, case.inputs(2048, 64)), CPU).program,
             replace(target, scratch=True, index_splitting=True),
         )
 
@@ -137,15 +139,15 @@ def test_drawn_programs_have_the_kernels_that_each_would_have_by_itself(
         torch.randn(32, 16)[::2],
         torch.randn(16, 1).expand(16, 16),
     ]
-    program = lower_graph(trace(repeated(seed), inputs)).program
-    shared = make_plan(program)
+    program = lower_graph(trace(repeated(seed), inputs), CPU).program
+    shared = make_plan(program, CPU)
     texts: dict[object, str] = {}
     for kernel in shared.kernels:
         if (form := kernel_form(kernel)) is not None:
             text, _, _ = render_kernel(kernel, "KERNEL", AVX2)
             assert texts.setdefault(form, text) == text
     monkeypatch.setattr(SharedKernels, "kernels", lambda self, name, group: self.build(name, group))
-    alone = make_plan(lower_graph(trace(repeated(seed), inputs)).program)
+    alone = make_plan(lower_graph(trace(repeated(seed), inputs), CPU).program, CPU)
     assert shared.text() == alone.text()
     assert [kernel.text() for kernel in shared.kernels] == [kernel.text() for kernel in alone.kernels]
 
@@ -177,7 +179,7 @@ def test_kernels_of_one_form_have_one_text(function: Callable[..., object]) -> N
 
 def test_names_within_indirect_indices_are_part_of_the_kernel() -> None:
     inputs = [torch.randn(8, 8), torch.randint(0, 8, (4,))]
-    plan = make_plan(lower_graph(trace(lambda x, at: (x[at].sin(), x[at + 1].sin()), inputs)).program)
+    plan = make_plan(lower_graph(trace(lambda x, at: (x[at].sin(), x[at + 1].sin()), inputs), CPU).program, CPU)
     assert plan.kernels
     assert all((kernel_form(kernel) is None) != bool(kernel.checks) for kernel in plan.kernels)
     assert not all(kernel.checks for kernel in plan.kernels)

@@ -15,10 +15,11 @@ from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.domains import merged_axes, refine, variables_of
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
+from framesmith_backends.target import CPU
 
 
 def plan_of(function: Callable[..., object], *shapes: tuple[int, ...]) -> Plan:
-    return make_plan(lower_graph(trace(function, [torch.randn(s) for s in shapes])).program)
+    return make_plan(lower_graph(trace(function, [torch.randn(s) for s in shapes]), CPU).program, CPU)
 
 
 def kernels_of(function: Callable[..., object], *shapes: tuple[int, ...]) -> list[Kernel]:
@@ -65,7 +66,7 @@ def test_contiguous_loops_are_merged() -> None:
 def test_lanes_follow_the_memory() -> None:
     x = torch.randn(8, 5).t()
     gm = trace(lambda a: a.exp(), [x])
-    (kernel,) = make_plan(lower_graph(gm).program).kernels
+    (kernel,) = make_plan(lower_graph(gm, CPU).program, CPU).kernels
     assert kernel.lane is not None
     assert kernel.lane.size == 40
 
@@ -92,7 +93,7 @@ def test_nothing_dead_is_computed() -> None:
     gm = trace(lambda x: (x + 1, torch.softmax(x, 0)), [torch.randn(4, 5)])
     output = next(n for n in gm.graph.nodes if n.op == "output")
     output.args = (output.args[0][:1],)
-    (kernel,) = make_plan(lower_graph(gm).program).kernels
+    (kernel,) = make_plan(lower_graph(gm, CPU).program, CPU).kernels
     assert "exp" not in kernel.text()
 
 

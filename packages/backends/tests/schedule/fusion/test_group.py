@@ -13,6 +13,7 @@ from sample_programs.samples import vjp
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion import group as grouping
 from framesmith_backends.schedule.fusion.group import Group, Grouping, Node
+from framesmith_backends.target import CPU
 
 
 def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -58,7 +59,7 @@ def test_groups_between_are_found_through_direct_users(name: str, monkeypatch: p
     monkeypatch.setattr(grouping, "is_between", is_between)
     monkeypatch.setattr(grouping, "_is_needed", is_needed)
     function, shapes = PROGRAMS[name]
-    program = lower_graph(trace(function, [torch.randn(s) for s in shapes])).program
+    program = lower_graph(trace(function, [torch.randn(s) for s in shapes]), CPU).program
     nodes = grouping.group(program)
     assert asked
     done = 0

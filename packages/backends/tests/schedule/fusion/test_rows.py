@@ -14,6 +14,7 @@ from stand_ins.gpu_schedule import plan_for_gpus, scheduled_for_gpus
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.definitions import needed, use_row_layouts
 from framesmith_backends.schedule.steps import Allocate
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 X, ROWS, W = torch.randn(2, 24, 10), torch.randn(2, 10, 24), torch.randn(24, 24)
@@ -61,7 +62,7 @@ def test_tensors_that_others_read_in_columns_stay(function: Callable[..., Any], 
         return function(x, rows, w)
 
     layouts(wrapped, X, ROWS, W)
-    program = needed(lower_graph(trace(wrapped, [X, ROWS, W])).program)
+    program = needed(lower_graph(trace(wrapped, [X, ROWS, W]), CPU).program)
     changed = {n for n, d in use_row_layouts(program).defs.items() if d.layout != program.defs[n].layout}
     permutations = {n for n, d in program.defs.items() if d.layout.strides == (240, 1, 10)}
     assert permutations and permutations.isdisjoint(changed) == stays

@@ -26,6 +26,7 @@ from framesmith_backends.schedule.kernels import index_splitting
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.kernels.index_splitting import along_lanes, decided, split_ranges
 from framesmith_backends.schedule.plan import make_plan, scheduled, stored_names
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 
@@ -37,7 +38,7 @@ def kernels(function: Callable[..., Any], *inputs: Tensor) -> list[Kernel]:
     for one, other in zip(CpuBackend().compile(gm, inputs)(list(inputs)), (wanted,)):
         torch.testing.assert_close(one, other)
         assert one.stride() == other.stride()
-    return make_plan(lower_graph(gm).program).kernels
+    return make_plan(lower_graph(gm, CPU).program, CPU).kernels
 
 
 def conditions(kernel: Kernel) -> int:
@@ -87,7 +88,7 @@ def test_intervals_mean_what_the_kernel_means(data: st.DataObject) -> None:
     shapes = [tuple(n if k == dim else 3 + k for k in range(3)) for n in lengths]
     inputs = [torch.randn(shape) for shape in shapes]
     gm = trace(lambda *xs: F.pad(torch.cat([x.exp() * 2 for x in xs], dim), (data.draw(st.integers(0, 2)), 0)), inputs)
-    program, nodes = scheduled(lower_graph(gm).program)
+    program, nodes = scheduled(lower_graph(gm, CPU).program, CPU)
     stored = stored_names(program, nodes)
     memory: Memory = {name: x.flatten() for name, x in zip(program.inputs, inputs)}
     for name in stored:
@@ -124,7 +125,7 @@ ALONG: dict[str, Callable[[Tensor], Tensor]] = {
 def test_intervals_of_a_row_follow_each_other(name: str, size: int, lanes: int) -> None:
     """They mean what the whole row means, and none has more lanes than elements."""
     x = torch.randn(2, 3, size)
-    program, nodes = scheduled(lower_graph(trace(ALONG[name], [x])).program)
+    program, nodes = scheduled(lower_graph(trace(ALONG[name], [x]), CPU).program, CPU)
     [group] = [node for node in nodes if isinstance(node, Group)]
     [result] = stored = stored_names(program, nodes)
     kernel = build_kernel("k", program, group, stored)

@@ -32,7 +32,7 @@ def cutting(target: Target) -> Target:
 
 
 def planned(case: Case, inputs: list[Tensor], target: Target = GPU) -> Plan:
-    program = lower_graph(trace(case.function, inputs), target=cutting(target)).program
+    program = lower_graph(trace(case.function, inputs), cutting(target)).program
     return make_plan(program, replace(target, scratch=False, index_splitting=False))
 
 
@@ -246,6 +246,6 @@ def test_a_declined_fusion_leaves_no_trace() -> None:
     gm = mutating(changing, CASES[0].inputs(PRIME, 64), [1])
     found = []
     for target in (GPU, _separate()):
-        _, nodes = scheduled(lower_graph(gm, target=cutting(target)).program, target)
+        _, nodes = scheduled(lower_graph(gm, cutting(target)).program, target)
         found.append([(node.number, node.before, node.position) for node in nodes])
     assert found[0] == found[1]

@@ -20,6 +20,7 @@ from framesmith_backends.reporting import Refusal
 from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import CallStep
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 R = torch.randn
@@ -59,7 +60,7 @@ LEFT: dict[str, tuple[Callable[..., Any], list[Tensor], str]] = {
 
 
 def reasons(function: Callable[..., Any], inputs: list[Tensor]) -> list[str]:
-    program = lower_graph(trace(function, inputs)).program
+    program = lower_graph(trace(function, inputs), CPU).program
     found = [blas_matmul(program, call) for call in program.calls.values()]
     return [one.reason for one in found if isinstance(one, Refusal)]
 
@@ -71,7 +72,7 @@ def test_the_bits_of_eager(name: str, threads: int) -> None:
     torch.set_num_threads(threads)
     function, inputs = TAKEN[name]
     gm = trace(function, inputs)
-    plan = make_plan(lower_graph(gm).program, native=True)
+    plan = make_plan(lower_graph(gm, CPU).program, CPU, native=True)
     matmuls = [step for step in plan.steps if isinstance(step, CallStep) and "mm" in str(step.call.node.target)]
     assert plan.items_of(Matmul) and not matmuls, plan.text()
     by_hand = CpuBackend().compile(gm, inputs, options={"launch": "python", "matmul": "aten"})
@@ -100,7 +101,7 @@ def test_nothing_is_allocated_between_matmuls() -> None:
             x = torch.mm(x, weight.t()).relu()
         return x
 
-    text = make_plan(lower_graph(trace(chain, inputs)).program, native=True).text()
+    text = make_plan(lower_graph(trace(chain, inputs), CPU).program, CPU, native=True).text()
     # The result, and one arena of two buffers.
     assert text.count(" = new ") == 2 and f"new u8[{2 * 8 * 16 * 4}]" in text, text
 
@@ -148,7 +149,7 @@ def test_symbolic_sizes() -> None:
         return torch.mm(h[1:], h[2:].t()) + 1, h
 
     gm = trace_symbolic(function, [R(3, 5, 12), R(7, 12), R(7)])
-    assert make_plan(lower_graph(gm).program, native=True).matmuls
+    assert make_plan(lower_graph(gm, CPU).program, CPU, native=True).matmuls
     served = 0
     call = CpuBackend().compile(gm, [])
     for sizes in ((3, 5, 7), (2, 4, 7), (9, 2, 7), (4, 4, 9), (6, 3, 20)):

@@ -13,7 +13,7 @@ from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.memory.arena import BUFFER_ALIGNMENT, Span, placed, taken
 from framesmith_backends.schedule.plan import list_steps, make_plan, place_buffers
 from framesmith_backends.schedule.steps import Allocate, Run
-from framesmith_backends.target import GPU
+from framesmith_backends.target import CPU, GPU
 
 
 @st.composite
@@ -69,7 +69,7 @@ def test_a_chain_of_symbolic_sizes_takes_two_buffers() -> None:
 
     inputs = [torch.randn(8, 16), *(torch.randn(16, 16) for _ in range(6))]
     gm = trace_symbolic(chain, inputs)
-    text = make_plan(lower_graph(gm).program, native=True).text()
+    text = make_plan(lower_graph(gm, CPU).program, CPU, native=True).text()
     assert text.count(" = new ") == 3, text  # the result's is one of its own
     call = CpuBackend().compile(gm, [])
     for rows in (5, 8, 300):
@@ -88,7 +88,7 @@ def numbers_between(x: torch.Tensor) -> torch.Tensor:
 def test_on_gpus_a_buffer_reuses_one_of_its_type() -> None:
     """There tensors may be handed to what launches: integers put into one of floats would be other bits."""
     graph = trace_symbolic(lambda x: (numbers_between(x),), [torch.randn(300, 310)])
-    lowering = lower_graph(graph, target=GPU)
+    lowering = lower_graph(graph, GPU)
     program = lowering.program
     steps = place_buffers(list_steps(program, GPU), program, GPU, arenas=True).steps
     (run,) = (step for step in steps if isinstance(step, Run))
@@ -103,7 +103,7 @@ def arena(function: Callable[..., torch.Tensor]) -> int:
     gm = trace(function, inputs)
     (found,) = CpuBackend().compile(gm, inputs)(list(inputs))
     torch.testing.assert_close(found, function(*inputs), rtol=1e-4, atol=1e-4)
-    steps = make_plan(lower_graph(gm, "cpu").program, native=True).steps
+    steps = make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps
     return sum(step.layout.numel for step in steps if isinstance(step, Allocate) and step.name.endswith(".arena"))
 
 

@@ -18,6 +18,7 @@ from framesmith_backends.ir.dtypes import DTYPES, NUMBERS
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Drop, Run, step_text
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
@@ -36,7 +37,7 @@ def check(function: Callable[..., Any], inputs: Sequence[Tensor], written: Seque
     for one, again, two in zip([*found, *compiled], [*other, *copied], [*wanted, *plain], strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(again, two, rtol=1e-5, atol=1e-5)
-    return make_plan(lower_graph(gm, "cpu").program)
+    return make_plan(lower_graph(gm, CPU).program, CPU)
 
 
 def copies(plan: Plan) -> int:
@@ -201,7 +202,7 @@ def test_kernels_copy_each_type_as_it_is(dtype: torch.dtype, launch: str) -> Non
     gm = mutating(transposed, [torch.zeros_like(given), given, torch.eye(2)], [0])
     x = torch.zeros_like(given)
     CpuBackend().compile(gm, [x, given, torch.eye(2)], options={"launch": launch})([x, given, torch.eye(2)])
-    assert copies(make_plan(lower_graph(gm, "cpu").program)) == 0
+    assert copies(make_plan(lower_graph(gm, CPU).program, CPU)) == 0
     found, given = (x, given) if dtype in NUMBERS else (x.float(), given.float())
     torch.testing.assert_close(found, given.flip(0), rtol=0, atol=0, equal_nan=True)
     assert torch.equal(found.isnan(), given.flip(0).isnan())
@@ -215,7 +216,7 @@ def test_kernels_copy_as_much_as_a_call_has() -> None:
         return lower
 
     gm = trace_symbolic(halves, [X.clone(), Y.clone(), torch.eye(2)])
-    plan = make_plan(lower_graph(gm, "cpu").program)
+    plan = make_plan(lower_graph(gm, CPU).program, CPU)
     assert copies(plan) == 0 and plan.kernels[-1].name == "copy0"
     call = CpuBackend().compile(gm, [X, Y, torch.eye(2)])
     for rows, columns in ((5, 7), (2, 3), (300, 500), (3, 2)):

@@ -17,6 +17,7 @@ from framesmith_backends.schedule.memory.memory_bound import TRIFLE, _parts, _pe
 from framesmith_backends.schedule.memory.reuse import Life, bytes_alive
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 
@@ -59,7 +60,7 @@ def pass_over(count: int, size: int = 256) -> tuple[Any, list[Tensor]]:
 
 def runs(count: int, size: int) -> list[Run]:
     function, inputs = pass_over(count, size)
-    return [step for step in make_plan(lower_graph(trace(function, inputs)).program, native=True).steps
+    return [step for step in make_plan(lower_graph(trace(function, inputs), CPU).program, CPU, native=True).steps
             if isinstance(step, Run)]  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def test_memory_of_a_long_run() -> None:
 @pytest.mark.parametrize("native", [False, True])
 def test_each_buffer_is_made_once_and_before_it_is_used(native: bool) -> None:
     function, inputs = pass_over(16)
-    plan = make_plan(lower_graph(trace(function, inputs)).program, native=native)
+    plan = make_plan(lower_graph(trace(function, inputs), CPU).program, CPU, native=native)
     there = {*plan.inputs}
     for step in plan.steps:
         if isinstance(step, Allocate):

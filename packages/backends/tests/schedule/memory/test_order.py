@@ -15,6 +15,7 @@ from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.memory.reuse import bytes_made
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run
+from framesmith_backends.target import CPU
 
 Tensor = torch.Tensor
 MIB = 1 << 20
@@ -27,7 +28,7 @@ def planned(function: Callable[..., Any], inputs: list[Tensor]) -> Plan:
     wanted = function(*inputs)
     for one, two in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
-    return make_plan(lower_graph(gm).program, native=True)
+    return make_plan(lower_graph(gm, CPU).program, CPU, native=True)
 
 
 def peak(plan: Plan) -> int:

@@ -18,7 +18,7 @@ from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.verification import verified
 from framesmith.reports.failures import Failures
 from framesmith.reports.logs import log_aten_graph
-from framesmith_aten.contract import Backend, BoxedFn, Compiler, PropagateLayouts, PropagatesLayouts, Role, Runner
+from framesmith_aten.contract import Backend, BoxedFn, Compiler, Role, Runner, TransformsStep, TransformStep
 from framesmith_aten.meta import LOCATION
 from framesmith_backends import find_backend
 from framesmith_backends.reporting import noted_refusals
@@ -60,24 +60,25 @@ class GraphCompiler:
             examples,
             compiler=compiler,
             lowers=chosen.lowers,
-            propagate_layouts=self._propagate_layouts(chosen),
+            transform_step=self._transform_step(chosen),
             on_error=partial(self.failures.report, location=first_location(gm)),
         )
         return compiled.runner
 
-    def _propagate_layouts(self, backend: Backend) -> PropagateLayouts | None:
-        """Return the layout propagation of a backend, or None; a failure in it leaves the graph unchanged."""
-        if not isinstance(backend, PropagatesLayouts):
+    def _transform_step(self, backend: Backend) -> TransformStep | None:
+        """Return what a backend does to a training step, or None; a failure in it is reported."""
+        if not isinstance(backend, TransformsStep):
             return None
 
-        def propagate_layouts(graph: fx.Graph) -> fx.Graph | None:
+        def transform_step(graph: fx.Graph) -> fx.Graph | None:
+            on_error = partial(self.failures.report, partial=True)
             try:
-                return backend.propagate_layouts(graph, options_for(backend, self.config))
+                return backend.transform_step(graph, options_for(backend, self.config), on_error)
             except Exception as error:
-                self.failures.report("the layout of a graph", error, partial=True)
+                on_error("a training step", error)
                 return None
 
-        return propagate_layouts
+        return transform_step
 
     def _warn_of_mode(self, chosen: Backend) -> None:
         """Warn of graphs for a backend that takes no mode; `compile` has warned where no backend takes one."""

@@ -23,6 +23,7 @@ from framesmith_backends.ir.ops import OPS
 from framesmith_backends.launch.llvm.engine import engine_of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.ops import functions
+from framesmith_backends.target import CPU
 
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="another processor than x86")
 TABLES = {dtype: functions(dtype) for dtype in ("f32", "f64", "bf16")}
@@ -153,7 +154,7 @@ def flags() -> Flags:
 
 def flags_of(flags: Flags, function: Callable[..., object], *inputs: torch.Tensor) -> int:
     gm = trace(function, inputs)
-    assert not lower_graph(gm).notes, "it is to be a kernel"
+    assert not lower_graph(gm, CPU).notes, "it is to be a kernel"
     call = CpuBackend().compile(gm, inputs)
     call(list(inputs))
     flags.clear()

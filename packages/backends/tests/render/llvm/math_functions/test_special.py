@@ -16,7 +16,7 @@ from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import OPS, emitter
 from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.target import GPU, Processor
+from framesmith_backends.target import CPU, GPU, Processor
 
 special = torch.special
 Function = Callable[..., torch.Tensor]
@@ -33,7 +33,7 @@ SPECIAL = [math.inf, -math.inf, math.nan, 1.0, 2.0, -8388607.5, 3.4e38, 4e36, 4.
 
 def run(function: Function, *inputs: torch.Tensor) -> torch.Tensor:
     gm = trace(function, inputs)
-    assert not lower_graph(gm).notes, "it is to be a kernel"
+    assert not lower_graph(gm, CPU).notes, "it is to be a kernel"
     (found,) = CpuBackend().compile(gm, inputs)(list(inputs))
     return found
 
@@ -163,7 +163,7 @@ def test_float64_stays_atens() -> None:
     x = torch.rand(20, dtype=torch.float64)
     for function in FUNCTIONS.values():
         gm = trace(function, [x])
-        assert any("float64" in why for why in lower_graph(gm).notes.values())
+        assert any("float64" in why for why in lower_graph(gm, CPU).notes.values())
         (found,) = CpuBackend().compile(gm, [x])([x])
         assert torch.equal(found, function(x))
 
@@ -175,7 +175,7 @@ def test_functions_of_no_device_library_stay_with_aten_on_gpus(name: str) -> Non
         for node in gm.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = torch.empty(20, device="cuda")
-    notes = lower_graph(gm, "cuda", target=GPU).notes
+    notes = lower_graph(gm, GPU, "cuda").notes
     assert [*notes.values()] == ([] if emitter(OPS[name].triton, "f32") else [f"{name} on a GPU"])
 
 
