@@ -133,7 +133,7 @@ def listings(page: Path) -> list[tuple[str, str]]:
 SHOWN = [page for page in (*PAGES, *sorted((ROOT / "docs" / "howto").glob("*.md"))) if listings(page)]
 
 
-#: What separates the outputs of a page's blocks.
+#: The line between the outputs of a page's blocks.
 SEPARATOR = "-- end of a listing --\n"
 #: Runs the programs of the files named, each in a child of a process that has imported torch; their output goes beside.
 RUN_EACH = """
