@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_a_graph_with_nothing_to_cut_is_as_ever() -> None:
     gm = traced(lambda x, w: layers(x, w), [SQUARE, SQUARE])
     assert cuda._partitioned(gm, CAPTURING) == (gm, None)
     other = traced(read, [SQUARE, SQUARE])
-    assert cuda._partitioned(other, "default") == (other, None)
+    assert cuda._partitioned(other, replace(CAPTURING, options={"mode": "default"})) == (other, None)
 
 
 def test_writes_come_after_what_reads_and_after_what_may_fail() -> None:

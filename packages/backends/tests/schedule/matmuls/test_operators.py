@@ -149,7 +149,7 @@ def test_symbolic_sizes() -> None:
         return torch.mm(h[1:], h[2:].t()) + 1, h
 
     gm = trace_symbolic(function, [R(3, 5, 12), R(7, 12), R(7)])
-    assert make_plan(lower_graph(gm, CPU).program, CPU, native=True).matmuls
+    assert make_plan(lower_graph(gm, CPU).program, CPU, native=True).items_of(Matmul)
     served = 0
     call = CpuBackend().compile(gm, [])
     for sizes in ((3, 5, 7), (2, 4, 7), (9, 2, 7), (4, 4, 9), (6, 3, 20)):
