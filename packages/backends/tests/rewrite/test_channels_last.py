@@ -16,6 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import CONVOLUTIONS
+from framesmith_backends.native_ops.matmul.operator import OPERATOR
+from framesmith_backends.native_ops.matmul.rewrite import SMALLEST_MATMUL, use_native
 from framesmith_backends.rewrite import convolution_layouts as preferred_layouts
 from framesmith_backends.rewrite.channels_last import channels_last
 from framesmith_backends.rewrite.convolution_layouts import ON_CPU, ON_CUDA, why_not_on_cpu, why_not_on_cuda
@@ -67,6 +69,26 @@ def test_operators_between_convolutions_follow() -> None:
     gm = check(network, x, a, b, c, *statistics)
     assert in_channels_last(gm) == [True, True, True]
     assert conversions(gm) == 2  # the images, and what is returned and flattened: once
+
+
+def test_a_linear_layer_behind_convolutions_has_its_provider_in_either_order() -> None:
+    """The pipeline converts layouts first: what is flattened is contiguous again, so providers match as before."""
+    x, (a, b, c) = torch.randn(8, 16, 8, 8), weights(16, 16, 16, 16)
+    weight, bias = torch.randn(1024, 1024) / 32, torch.randn(1024)
+    assert x.shape[0] * weight.numel() == SMALLEST_MATMUL
+
+    def network(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *linear: torch.Tensor) -> object:
+        y = F.conv2d(F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1).relu(), c, padding=1).relu()
+        return F.linear(y.flatten(1), *linear), y.mean((2, 3))
+
+    inputs = (x, a, b, c, weight, bias)
+    gm = trace(network, inputs)
+    for laid in (use_native(channels_last(gm, ON_CPU)), channels_last(use_native(gm), ON_CPU)):
+        assert in_channels_last(laid) == [True] * 3
+        assert len(laid.graph.find_nodes(op="call_function", target=OPERATOR)) == 1
+    for provider in ("aten", "onednn", "native"):
+        found = CpuBackend().compile(gm, inputs, options={"matmul": provider})(list(inputs))
+        torch.testing.assert_close(found, network(*inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_late_layers_stay() -> None:
