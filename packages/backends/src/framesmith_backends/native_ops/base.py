@@ -60,7 +60,7 @@ class Code:
         return next(iter(self.entries.values()))
 
 
-class NativeOp(dict[Spec, Code]):
+class CodeCache(dict[Spec, Code]):
     """The machine code of one kind of operator, by the specification of a module: begun where it is first asked for.
 
     `entries` are the functions of a module, and what they take behind a job; `name` is that of files of machine code.

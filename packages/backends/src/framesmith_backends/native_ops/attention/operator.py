@@ -24,7 +24,7 @@ from framesmith_backends.native_ops.attention.shape import (
     shape_of,
     widths_of,
 )
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor
+from framesmith_backends.native_ops.base import EXTENT, THREADS, CodeCache, operator, processor
 
 #: Multiplications of each of the two matmuls below which ATen is faster, also of few queries, and those of each thread.
 FEWEST, FEWEST_OF_FEW, GRAIN = 1 << 12, 1 << 15, 1 << 16
@@ -34,7 +34,7 @@ MOST_THREADS = 1 << 16
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 #: By the widths of blocks of queries.
-CODE: NativeOp[tuple[int, ...]] = NativeOp("attention", render_attention, {"fs_attention": (EXTENT, THREADS)})
+CODE: CodeCache[tuple[int, ...]] = CodeCache("attention", render_attention, {"fs_attention": (EXTENT, THREADS)})
 
 
 def layout(x: torch.Tensor) -> Layout:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from framesmith_backends.native_ops.base import NativeOp, operator
+from framesmith_backends.native_ops.base import CodeCache, operator
 from framesmith_backends.native_ops.matmul.kernel import JOB, NO_MEMORY, render_matmuls
 from framesmith_backends.target import Processor
 
@@ -20,7 +20,7 @@ class NativeMatmul:
     """A module of matmuls, called with tensors."""
 
     def __init__(self, render: Callable[[Processor], str] = render_matmuls) -> None:
-        self._op: NativeOp[None] = NativeOp("matmul", lambda _, target: render(target), {"fs_matmul": ()})
+        self._code: CodeCache[None] = CodeCache("matmul", lambda _, target: render(target), {"fs_matmul": ()})
 
     def __call__(
         self,
@@ -38,7 +38,7 @@ class NativeMatmul:
             a.shape[-2], b.shape[-1], a.shape[-1], a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1),
             c.stride(-2), alpha, beta, batches, *steps, 0, 0, 0,
         )  # fmt: skip
-        self._op[None].run(job)
+        self._code[None].run(job)
         if job[_DOTS] == NO_MEMORY:
             raise MemoryError("no memory for the packed operands of a matmul")
         return c

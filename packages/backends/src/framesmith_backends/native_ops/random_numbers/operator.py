@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.native_ops.base import NativeOp, operator
+from framesmith_backends.native_ops.base import CodeCache, operator
 from framesmith_backends.native_ops.random_numbers.mersenne import DOUBLE_BITS, FLOATS, JOB, MASK, render_draws
 
 #: Elements below which ATen takes less time than copying the state twice.
@@ -28,7 +28,7 @@ FEWEST = 2048
 #: Draws that other threads disturbed before ATen draws.
 TRIALS = 3
 
-DRAWS: NativeOp[None] = NativeOp("draws", render_draws, {MASK: (), FLOATS: ()})
+DRAWS: CodeCache[None] = CodeCache("draws", render_draws, {MASK: (), FLOATS: ()})
 
 
 def fill_mask(state: torch.Tensor, out: torch.Tensor, p: float) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor, threads_for
+from framesmith_backends.native_ops.base import EXTENT, THREADS, CodeCache, operator, processor, threads_for
 from framesmith_backends.native_ops.recurrent.calls import Calls, Operand
 from framesmith_backends.native_ops.recurrent.render import CELLS, JOB, Layer, packed_elements, render_layer, vectors_of
 from framesmith_guards.torch_adapter import aten
@@ -24,7 +24,7 @@ from framesmith_guards.torch_adapter import aten
 GRAIN = 1 << 18
 END = torch.iinfo(torch.int64).max
 
-CODE: NativeOp[Layer] = NativeOp("recurrent", render_layer, {"fs_layer": (EXTENT, EXTENT, THREADS)})
+CODE: CodeCache[Layer] = CodeCache("recurrent", render_layer, {"fs_layer": (EXTENT, EXTENT, THREADS)})
 
 
 def layer_of(kind: str, backward: bool, hidden: int) -> Layer:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from framesmith_backends.ir.dtypes import NUMBERS, is_float
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor, threads_for
+from framesmith_backends.native_ops.base import EXTENT, THREADS, CodeCache, operator, processor, threads_for
 from framesmith_backends.native_ops.scans.render import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
 from framesmith_guards.torch_adapter import aten
 
@@ -38,7 +38,7 @@ ATENS: dict[str, Any] = {
 RESULTS = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 EXTREMES = (*RESULTS, torch.int32)
 
-SCAN: NativeOp[Scan] = NativeOp("scan", render_scan, {"fs_scan": (EXTENT, THREADS), "fs_join": ()})
+SCAN: CodeCache[Scan] = CodeCache("scan", render_scan, {"fs_scan": (EXTENT, THREADS), "fs_join": ()})
 
 
 @functools.lru_cache

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from framesmith_backends.ir.dtypes import NUMBERS
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, threads_for
+from framesmith_backends.native_ops.base import EXTENT, THREADS, CodeCache, operator, threads_for
 from framesmith_backends.native_ops.sorts.long_lines import LONG_JOB, counts_bytes, render_long_sort
 from framesmith_backends.native_ops.sorts.render import GROUP, ITEMS, JOB, SLOT, SLOTS, Sort, arrays, render_sort
 from framesmith_guards.torch_adapter import OpOverload, aten
@@ -46,8 +46,8 @@ MOST_INSERTED = 16
 #: Types, and the longest lines of them, that rarely have ties where indices are asked for.
 FEW_TIES, MOST_WITH_FEW_TIES = (torch.float32, torch.float64), 4096
 
-SORT: NativeOp[Sort] = NativeOp("sort", render_sort, {"fs_sort": (EXTENT, THREADS)})
-LONG_SORT: NativeOp[Sort] = NativeOp("sort", render_long_sort, {"fs_sort": (EXTENT, THREADS)})
+SORT: CodeCache[Sort] = CodeCache("sort", render_sort, {"fs_sort": (EXTENT, THREADS)})
+LONG_SORT: CodeCache[Sort] = CodeCache("sort", render_long_sort, {"fs_sort": (EXTENT, THREADS)})
 
 
 def is_faster(x: torch.Tensor, dim: int, descending: bool, stable: bool, indices: bool) -> bool:
