@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,3 +205,17 @@ def test_fewer_rows_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     one = class_of("nt", 2048, 1024, 1024, True)
     monkeypatch.setattr(providers, "_timed", lambda one, m: {"aten": [m * 1e-6] * 5, "onednn": [m * 2e-6] * 5})
     assert providers.measured(one) == Timing({"aten": 2048 * 1e-6, "onednn": 2048 * 2e-6})
+
+
+def test_what_is_timed_on_the_cpu_does_not_wait_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "measured", timing({"aten": 2e-3, "onednn": 1e-3, "native": 3e-3}))
+    one, chosen = class_of("nt", 64, 64, 64, True), []
+
+    def on_device(missing: object) -> list[Timing | None]:
+        other = threading.Thread(target=lambda: chosen.append(fastest(one)))
+        other.start()
+        other.join(timeout=60)
+        return [None]
+
+    autotuner("device").timings({"a trial": one}, on_device)
+    assert chosen == ["onednn"]
