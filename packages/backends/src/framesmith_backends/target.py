@@ -109,8 +109,8 @@ class Target:
     horizontal: bool
 
 
-#: Processors of the GPU that rules are made for, an H100 or H200.
-GPU_PROCESSORS = 132
+#: Processors and compute capability of the GPU that rules are made for, an H100 or H200.
+GPU_PROCESSORS, GPU_CAPABILITY = 132, 90
 #: Columns that a program of a GPU takes at least: a line of the cache.
 LEAST_COLUMNS = 32
 #: Bytes that a GPU's program reads at once, while twice as much is on its way: with reductions 48 KB, so that a

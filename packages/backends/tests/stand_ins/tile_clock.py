@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framesmith_backends.autotune.autotuner import Times
-from framesmith_backends.autotune.matmuls import CAPABILITY
 from framesmith_backends.autotune.tiles import TileTrial
 from framesmith_backends.ir.program import Program
-from framesmith_backends.target import GPU_PROCESSORS
+from framesmith_backends.target import GPU_CAPABILITY, GPU_PROCESSORS
 
 
 class Preferring:
@@ -18,7 +17,7 @@ class Preferring:
     `asked` are the trials that it was given, `preferred` says for those that have such a candidate which one that is.
     """
 
-    capability, processors = CAPABILITY, GPU_PROCESSORS
+    capability, processors = GPU_CAPABILITY, GPU_PROCESSORS
 
     def __init__(self, which: int, blocks_alone: bool = False) -> None:
         self.which, self.blocks_alone = which, blocks_alone

@@ -22,14 +22,12 @@ from framesmith_backends.render.triton.horizontal import alone
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.matmuls.operators import view_of
-from framesmith_backends.target import GPU_PROCESSORS
+from framesmith_backends.target import GPU_CAPABILITY, GPU_PROCESSORS
 
 #: The baseline's name.
 BASELINE = "ATen"
 #: So many tiles of matmuls that nothing is fused with are measured: cuBLAS is rarely slower.
 MOST_ALONE = 3
-#: Compute capability of the GPU that is assumed where there is none.
-CAPABILITY = 90
 #: The limit for all candidates of a matmul.
 SECONDS = 1.5
 
@@ -117,7 +115,7 @@ class MatmulTuner(Tuner[Fusable, TileShape]):
         return [trial for one in mine if (trial := MatmulTrial(one, tuple(self._tiles(one)))).tiles]
 
     def _tiles(self, one: Fusable) -> list[TileShape]:
-        capability = CAPABILITY if self.clock is None else self.clock.capability
+        capability = GPU_CAPABILITY if self.clock is None else self.clock.capability
         processors = GPU_PROCESSORS if self.clock is None else self.clock.processors
         found: list[TileShape] = []
         for way in one.ways:

@@ -23,7 +23,7 @@ from interpreter_scripts.run import interpreted
 from framesmith_aten.contract import OnError
 from framesmith_backends import CudaBackend, reporting, storage
 from framesmith_backends.autotune.autotuner import MARGIN, Times, autotuner
-from framesmith_backends.autotune.matmuls import BASELINE, CAPABILITY, MatmulTrial, MatmulTuner
+from framesmith_backends.autotune.matmuls import BASELINE, MatmulTrial, MatmulTuner
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.fused.matmul import FusedMatmul, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
@@ -40,7 +40,7 @@ from framesmith_backends.render.triton.fused.matmul_tiles import (
 )
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.steps import Run
-from framesmith_backends.target import GPU_PROCESSORS, most_shared
+from framesmith_backends.target import GPU_CAPABILITY, GPU_PROCESSORS, most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16 = torch.bfloat16
@@ -61,7 +61,7 @@ class StandInClock:
     """A clock with given seconds by the candidates' names; others are slow."""
 
     about: tuple[object, ...] = ("a device",)
-    capability, processors = CAPABILITY, GPU_PROCESSORS
+    capability, processors = GPU_CAPABILITY, GPU_PROCESSORS
 
     def __init__(self, **seconds: float) -> None:
         self.seconds: dict[str, float] = {BASELINE: 1e-5, **seconds}
@@ -101,7 +101,7 @@ def fusable_of(shapes: Sequence[tuple[int, ...]] = LAYER, dtype: torch.dtype = B
 
 
 def tile_names() -> list[str]:
-    return [tile.text() for tile in candidates(fusable_of().matmul, CAPABILITY, GPU_PROCESSORS)]
+    return [tile.text() for tile in candidates(fusable_of().matmul, GPU_CAPABILITY, GPU_PROCESSORS)]
 
 
 def compiled(
@@ -217,7 +217,7 @@ def test_the_present_form_stays_where_nothing_is_faster_by_the_margin() -> None:
 @pytest.mark.parametrize("kind", ["in turn by", "evenly by"])
 def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
     shapes = ((2304, 4096), (1024, 4096), (1024,))
-    found = candidates(fusable_of(shapes).matmul, CAPABILITY, GPU_PROCESSORS)
+    found = candidates(fusable_of(shapes).matmul, GPU_CAPABILITY, GPU_PROCESSORS)
     tile = next(tile for tile in found if kind in tile.text())
     assert tile.programs + tile.evenly == GPU_PROCESSORS
     stages = compiled(StandInClock(**{tile.text(): 5e-6}), shapes=shapes)
@@ -231,13 +231,15 @@ def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
 
 @pytest.mark.parametrize(("rows", "has"), [(2304, True), (16384, False)])
 def test_the_last_wave_is_split_where_processors_would_wait(rows: int, has: bool) -> None:
-    found = candidates(fusable_of(((rows, 4096), (2048, 4096), (2048,))).matmul, CAPABILITY, GPU_PROCESSORS)
+    found = candidates(fusable_of(((rows, 4096), (2048, 4096), (2048,))).matmul, GPU_CAPABILITY, GPU_PROCESSORS)
     assert any(tile.evenly for tile in found) == has
 
 
 def test_narrow_rows_have_a_program_for_each_tile() -> None:
     for columns, has in ((1000, True), (1001, False)):
-        found = candidates(fusable_of(((2304, columns), (1024, columns), (1024,))).matmul, CAPABILITY, GPU_PROCESSORS)
+        found = candidates(
+            fusable_of(((2304, columns), (1024, columns), (1024,))).matmul, GPU_CAPABILITY, GPU_PROCESSORS
+        )
         assert found and any(tile.programs or tile.evenly for tile in found) == has
 
 

@@ -20,7 +20,7 @@ from interpreter_scripts.run import interpreted
 from render.triton.test_matmul_epilogues import StandInClock
 
 from framesmith_backends.autotune.autotuner import autotuner
-from framesmith_backends.autotune.matmuls import BASELINE, CAPABILITY, MatmulTuner
+from framesmith_backends.autotune.matmuls import BASELINE, MatmulTuner
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, Ref
@@ -42,7 +42,7 @@ from framesmith_backends.render.triton.fused.matmul_tiles import (
 )
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.steps import Allocate, Drop, Run
-from framesmith_backends.target import GPU_PROCESSORS, most_shared
+from framesmith_backends.target import GPU_CAPABILITY, GPU_PROCESSORS, most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 #: Cases whose matmuls compute an operand, and that are nothing but kernels and matmuls then.
@@ -146,7 +146,7 @@ def test_both_variants_are_measured_and_the_fastest_is_taken() -> None:
 
 def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:
     one = fusable_of()
-    return candidates(one.in_tiles(replace(one.matmul.tile, computed=way)), CAPABILITY, GPU_PROCESSORS)
+    return candidates(one.in_tiles(replace(one.matmul.tile, computed=way)), GPU_CAPABILITY, GPU_PROCESSORS)
 
 
 def test_operands_stay_kernels_where_that_is_faster() -> None:
