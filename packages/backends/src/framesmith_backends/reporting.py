@@ -1,7 +1,7 @@
 """Reports of backends: the logs of plans and of kernels, warnings given once, and why matchers decline.
 
-A matcher returns what it found, a `Refusal`, or None where there was nothing to match; `note` keeps a refusal for a
-backend's `explain` and the log `framesmith.plan`.
+A matcher returns what it found, a `Refusal`, or None where there was nothing to match; `note` keeps a refusal for
+`explain`, a backend's and framesmith's, and for the log `framesmith.plan`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,18 @@ _NOTED: ContextVar[dict[str, str] | None] = ContextVar("noted refusals", default
 
 @contextmanager
 def noted_refusals() -> Iterator[dict[str, str]]:
-    """Return the refusals noted inside the `with` statement: the reason by what is not done, and to what."""
-    noted: dict[str, str] = {}
+    """Return the refusals noted inside the `with` statement: the reason by what is not done, and to what.
+
+    At its end they are handed to the statement around it, if there is one.
+    """
+    around, noted = _NOTED.get(), dict[str, str]()
     token = _NOTED.set(noted)
     try:
         yield noted
     finally:
         _NOTED.reset(token)
+        if around is not None:
+            around.update(noted)
 
 
 def note(what: str, name: str, refusal: Refusal) -> None:

@@ -12,7 +12,7 @@ from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import CPU_ATTENTION
-from framesmith_backends.reporting import Refusal
+from framesmith_backends.reporting import Refusal, note, noted_refusals
 from framesmith_backends.rewrite.attention import grouped_heads, with_cheaper_attention
 
 Tensor = torch.Tensor
@@ -96,3 +96,12 @@ def test_torchs_own_grouped_heads_are_one_call() -> None:
         return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True),)
 
     check(run, inputs())
+
+
+def test_refusals_reach_every_reader() -> None:
+    with noted_refusals() as of_all:
+        note("fused attention", "one", Refusal("dropout"))
+        with noted_refusals() as of_one:
+            note("fused attention", "another", Refusal("large heads"))
+    assert of_one == {"no fused attention for another": "large heads"}
+    assert of_all == {"no fused attention for one": "dropout", **of_one}
