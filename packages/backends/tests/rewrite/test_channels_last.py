@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.native_ops.matmul.operator import OPERATOR
-from framesmith_backends.native_ops.matmul.rewrite import SMALLEST_MATMUL, use_native
+from framesmith_backends.native_ops.matmul.rewrite import SMALLEST_MATMUL, move_matmuls
 from framesmith_backends.rewrite import convolution_layouts as preferred_layouts
 from framesmith_backends.rewrite.channels_last import channels_last
 from framesmith_backends.rewrite.convolution_layouts import ON_CPU, ON_CUDA, why_not_on_cpu, why_not_on_cuda
@@ -83,7 +83,10 @@ def test_a_linear_layer_behind_convolutions_has_its_provider_in_either_order() -
 
     inputs = (x, a, b, c, weight, bias)
     gm = trace(network, inputs)
-    for laid in (use_native(channels_last(gm, ON_CPU)), channels_last(use_native(gm), ON_CPU)):
+    for laid in (
+        move_matmuls(channels_last(gm, ON_CPU), "native"),
+        channels_last(move_matmuls(gm, "native"), ON_CPU),
+    ):
         assert in_channels_last(laid) == [True] * 3
         assert len(laid.graph.find_nodes(op="call_function", target=OPERATOR)) == 1
     for provider in ("aten", "onednn", "native"):
