@@ -43,6 +43,7 @@ OWN_FACTS = {
     "framesmith_backends/native_ops/scans/operator.py: ATENS": "operators by the kind of scan",
     "framesmith_backends/native_ops/sorts/long_lines.py: PHASES": "phases of a sort",
     "framesmith_backends/native_ops/sorts/operator.py: SORT": "the name of a native operator",
+    "framesmith_backends/options.py: RENAMED_VALUES": "options of backends",
 }
 
 #: Prefixes of a word that names an operator.
