@@ -103,7 +103,12 @@ def load_package(root: Path) -> Package:
 def imports_of(path: Path, module: str) -> Iterator[Import]:
     """All imports in a file, wherever they stand."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for name, line in imported_names(path.read_text(), package):
+    try:
+        names = imported_names(path.read_text(), package)
+    except SyntaxError as error:
+        error.filename = str(path)
+        raise
+    for name, line in names:
         yield Import(name, path, line)
 
 

@@ -18,7 +18,7 @@ def some(attempts: Iterable[Attempt]) -> list[Attempt]:
     return a_part(attempts, PART)
 
 
-def failures_of(attempts: Iterable[tuple[str, Callable[[], None]]]) -> int:
+def failures_of(attempts: Iterable[Attempt]) -> int:
     """Return the number of attempts that fail; print a line for each attempt."""
     failures = 0
     for name, attempt in attempts:
