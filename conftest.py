@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # `tools`, for tests that run away from here
 
 
 def number_of(name: str) -> int:

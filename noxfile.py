@@ -8,6 +8,7 @@ Packages are tested as wheels, each in an environment of its own with only what 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -42,6 +43,9 @@ from tools.environments import (  # noqa: E402
     torch_layer,
     wheel_of,
 )
+
+#: Modules are compiled to bytecode once, not by each process: what is installed has none (`environments.INSTALL`).
+os.environ.update(PYTHONPYCACHEPREFIX=str(ROOT / ".nox" / "bytecode"), PYTHONDONTWRITEBYTECODE="")
 
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from framesmith_backends import CudaBackend
 from framesmith_backends.cuda_graphs import captured_graph, capturer
 from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 from framesmith_backends.cuda_graphs.capturer import CudaCapturer
+from tools.warm_process import run_program
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -28,7 +27,7 @@ def test_nothing_of_cuda_is_loaded_by_the_backend() -> None:
         "names = ['triton', *(f'framesmith_backends.cuda_graphs.{one}' for one in ('capturer', 'captured_graph'))]\n"
         "print([name for name in names if name in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert run_program(code).stdout == "[]\n"
 
 
 # The capturer, with a stand-in for torch.cuda

@@ -19,6 +19,7 @@ from framesmith_backends import CpuBackend
 from framesmith_backends.launch import background
 from framesmith_backends.launch.background import at_work, begin
 from framesmith_backends.launch.llvm import engine as native
+from tools.warm_process import run_program
 
 
 @pytest.fixture(autouse=True)
@@ -166,8 +167,7 @@ if child == 0:  # both what was begun before, and something new
 status = os.waitpid(child, 0)[1]
 print(status, torch.equal(call([x])[0], x * 17 + 2))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
-    assert done.stdout.split() == ["0", "True"]
+    assert run_program(program).stdout.split() == ["0", "True"]
 
 
 def test_a_process_ends_while_code_is_made() -> None:

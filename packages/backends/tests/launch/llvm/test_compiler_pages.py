@@ -6,7 +6,6 @@ import ctypes
 import os
 import shutil
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from llvmlite.utils import get_library_name
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm.compiler_pages import DT_TEXTREL, PT_DYNAMIC, _constant_pages
+from tools.warm_process import run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of memory")
 
@@ -110,8 +110,7 @@ kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Library), ctypes.c_size_t, 
 ctypes.CDLL(None).dl_iterate_phdr(kind(visit), None)
 print(len(reported), tuple(reported) == _constant_pages(get_library_name()))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
-    assert done.stdout.split() == ["3", "True"]
+    assert run_program(program).stdout.split() == ["3", "True"]
 
 
 def a_copy(to: Path, change: Callable[[bytes], bytes] = bytes) -> str:
@@ -145,8 +144,7 @@ while time.monotonic() < end:
 thread.join()
 print(len(found), () in found, loaded > 20)
 """
-    command = [sys.executable, "-c", program, os.fspath(tmp_path / a_copy(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = run_program(program, os.fspath(tmp_path / a_copy(tmp_path)))
     assert done.stdout.split() == ["1", "False", "True"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from llvmlite import binding
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native
+from tools.warm_process import run_program
 
 #: The beginning of both programs.
 START = """
@@ -48,7 +47,8 @@ print(torch.equal(call([x])[0], torch.linalg.cholesky(x)), "llvmlite" in sys.mod
 
 def run_once(program: str = PROGRAM) -> list[str]:
     code = START.format(tests=str(Path(__file__).parents[2])) + program
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_program(code)
+    assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
