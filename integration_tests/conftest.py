@@ -14,10 +14,12 @@ import torch
 
 from framesmith_backends.passes import EVERYWHERE
 from framesmith_backends.pipeline import verify_after
+from tools.warm_process import preload
 
 CACHE = tempfile.TemporaryDirectory(prefix="framesmith-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
 EVERYWHERE.append(verify_after)  # the IR is verified after each pass of every compile
+preload("torch", "framesmith")
 
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +14,7 @@ from torch.func import grad, grad_and_value, vmap
 
 import framesmith
 from integration_tests.autograd.transforms import Program, Tensor, outcome, plain, run, t
+from tools.warm_process import run_program
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -258,5 +257,4 @@ print(framesmith.stats()["graphs"], "torch._dynamo" in sys.modules)
 
 
 def test_the_first_of_a_process_is_compiled_once_and_without_torchs_compiler() -> None:
-    found = subprocess.run([sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["1", "False"]
+    assert run_program(FIRST_OF_A_PROCESS).stdout.split() == ["1", "False"]

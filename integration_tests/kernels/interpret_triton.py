@@ -9,7 +9,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from test_dynamic_kernels import (
+
+import framesmith
+from framesmith_backends.launch.cuda import triton_jit
+from framesmith_backends.render.triton import tile_rules
+from integration_tests.harness.sweeps import LONG, a_part
+from integration_tests.kernels.test_dynamic_kernels import (
     FULL,
     INTERPRETED,
     INTERPRETED_OF_SO_MANY,
@@ -19,11 +24,6 @@ from test_dynamic_kernels import (
     check_of_so_many,
     results,
 )  # fmt: skip
-
-import framesmith
-from framesmith_backends.launch.cuda import triton_jit
-from framesmith_backends.render.triton import tile_rules
-from integration_tests.harness.sweeps import LONG, a_part
 
 #: Sizes of the calls, in order: the first, another, the general, empty and single ones, and more than a block.
 SIZES = ((3, 5), (4, 7), (0, 5), (6, 37))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +36,7 @@ from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 from framesmith_backends.target import most_shared
 from integration_tests.kernels import interpret_attention_gradients as cases
 from integration_tests.kernels.interpret_attention_gradients import Case, attempts, function_of, hidden
+from tools.warm_process import run_module
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -89,11 +87,7 @@ def inputs_of(case: Case) -> list[Tensor]:
 @needs_triton
 def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     """In a process of its own: Triton decides at import whether functions are interpreted."""
-    script = Path(__file__).with_name("interpret_attention_gradients.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = run_module("integration_tests.kernels.interpret_attention_gradients", variables={"TRITON_INTERPRET": "1"})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count("ok ") == len([*attempts()])
 

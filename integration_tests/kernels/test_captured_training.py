@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +13,7 @@ import framesmith
 from framesmith_backends import CudaBackend, reporting
 from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 from integration_tests.harness.captures import Capture
+from tools.warm_process import run_program
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -198,8 +197,7 @@ def test_indices_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest
 
 def test_what_a_mode_does_not_do_is_seen_by_who_has_set_up_no_logs() -> None:
     source = "import framesmith\nfrom framesmith_backends.reporting import log_once\nlog_once('runs without')"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert "runs without" in done.stderr
+    assert "runs without" in run_program(source).stderr
 
 
 @real

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from benchmarks.suites.kernels import cubins, traffic
 from benchmarks.suites.kernels.gpu_kernels import Collector, Made, programs
 from framesmith_backends.render.triton.tile import Axis, Tile
 from integration_tests.harness.sweeps import LONG
+from tools.warm_process import run_module
 
 ROOT = Path(__file__).parents[2]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -69,11 +68,10 @@ def test_kernels_compile_for_every_kind_of_gpu(capsys: pytest.CaptureFixture[str
 @needs_triton
 def test_interpreted_kernels_equal_eager() -> None:
     patterns = ("operators",) if LONG else ("nn.functional.[ls][om]*",)
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     agreed = 0
     for only in patterns:
-        command = [sys.executable, "-m", "benchmarks", "interpreted", "--only", only, "--dtype", "float32"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        arguments = ("interpreted", "--only", only, "--dtype", "float32")
+        done = run_module("benchmarks", *arguments, variables={"TRITON_INTERPRET": "1"}, timeout=3600)
         found = re.search(r"(\d+) of (\d+) kernels agree with eager; (\d+) of", done.stdout)
         assert found is not None, done.stdout[-2000:] + done.stderr[-2000:]
         assert found[1] == found[2] and found[3] == "0", done.stdout[-3000:]

@@ -6,12 +6,8 @@ Each is compiled for any size, or for those that are met, in turn; in long runs,
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +16,7 @@ import torch.nn.functional as F
 
 import framesmith
 from integration_tests.harness.sweeps import a_part, in_turn
+from tools.warm_process import run_module
 
 #: Empty and single sizes have entries of their own; all others share one.
 SIZES = ((3, 5), (4, 7), (64, 129), (0, 5), (5, 0), (17, 1000), (1, 6), (300, 64))
@@ -140,11 +137,7 @@ def test_sizes_one_after_another_on_a_gpu(program: Program) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_interpreted_kernels_of_the_cuda_backend() -> None:
     """In a process of its own: Triton decides at import whether functions are interpreted."""
-    script = Path(__file__).with_name("interpret_triton.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = run_module("integration_tests.kernels.interpret_triton", variables={"TRITON_INTERPRET": "1"})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count("ok ") == len([*INTERPRETED, *INTERPRETED_OF_SO_MANY])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tools.warm_process import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The way through each package that has a page.
@@ -135,39 +136,14 @@ SHOWN = [page for page in (*PAGES, *sorted((ROOT / "docs" / "howto").glob("*.md"
 
 #: The line between the outputs of a page's blocks.
 SEPARATOR = "-- end of a listing --\n"
-#: Runs the programs of the files named, each in a child of a process that has imported torch; their output goes beside.
-RUN_EACH = """
-import os, sys
-import torch
-for name in sys.argv[1:]:
-    child = os.fork()
-    if child == 0:
-        for stream, ending in ((1, ".out"), (2, ".err")):
-            os.dup2(os.open(name + ending, os.O_WRONLY | os.O_CREAT), stream)
-        exec(compile(open(name).read(), "<string>", "exec"), {"__name__": "__main__"})
-        sys.exit()
-    os.waitpid(child, 0)
-"""
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with each page's blocks as one program, and what it printed."""
-    folder = tmp_path_factory.mktemp("listings")
-    for page in SHOWN:
-        blocks = [source for source, _ in listings(page)]
-        (folder / f"{page.stem}.py").write_text(f"print({SEPARATOR!r}, end='')\n".join(blocks))
-    names = [str(folder / f"{page.stem}.py") for page in SHOWN]
-    subprocess.run([sys.executable, "-c", RUN_EACH, *names], check=True)
-    return folder
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the pages are run in forked processes")
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
-def test_a_page_shows_what_its_code_prints(programs: Path, page: Path) -> None:
+def test_a_page_shows_what_its_code_prints(page: Path) -> None:
     """All blocks of a page are one program."""
-    printed, errors = ((programs / f"{page.stem}.py{ending}").read_text() for ending in (".out", ".err"))
-    assert printed.split(SEPARATOR) == [output for _, output in listings(page)], errors
+    found = listings(page)
+    done = run_program(f"print({SEPARATOR!r}, end='')\n".join(source for source, _ in found))
+    assert done.stdout.split(SEPARATOR) == [output for _, output in found], done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -7,5 +7,8 @@ from pathlib import Path
 
 import torch
 
+from tools.warm_process import preload
+
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+preload("torch", "framesmith_aten")

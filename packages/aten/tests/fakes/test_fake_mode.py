@@ -1,7 +1,5 @@
 """Fake modes are made without torch._dynamo, and torch.compile works as ever afterwards."""
 
-import subprocess
-import sys
 import textwrap
 import warnings
 
@@ -12,10 +10,11 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from framesmith_aten.fakes import fake_mode_of, new_fake_mode
 from framesmith_aten.fakes.symbols import symbolic_fake
 from framesmith_guards import GuardError, LocalSource
+from tools.warm_process import run_program
 
 
 def run(script):
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    done = run_program(textwrap.dedent(script))
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

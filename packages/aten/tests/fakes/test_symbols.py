@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +27,7 @@ from framesmith_aten.symbolic import hint_or_none
 from framesmith_guards import Guard, GuardError, LocalSource, Location, TensorSpec, compile_guards, located
 from framesmith_guards.kinds.shapes import EXACT
 from framesmith_guards.symbolic_guards import shape_guards, to_torch
+from tools.warm_process import run_program
 
 X = LocalSource("x")
 
@@ -126,7 +125,7 @@ def test_a_shape_env_of_a_torch_whose_internals_have_moved(monkeypatch: pytest.M
 
 
 def test_nothing_that_is_replaced_is_imported() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    done = run_program(SCRIPT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 
