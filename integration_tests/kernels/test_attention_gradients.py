@@ -89,7 +89,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     """In a process of its own: Triton decides at import whether functions are interpreted."""
     done = run_module("integration_tests.kernels.interpret_attention_gradients", variables={"TRITON_INTERPRET": "1"})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("ok ") == len([*attempts()])
+    assert done.stdout.count("ok ") == len(attempts())
 
 
 @pytest.mark.sampled(2)
