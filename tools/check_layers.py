@@ -163,12 +163,17 @@ def brought_by(names: frozenset[str], by_module: dict[str, Package]) -> frozense
     return reached
 
 
-def check_test_imports(package: Package, by_module: dict[str, Package], tools: frozenset[str]) -> Iterator[str]:
-    """Imports of a package's tests that its wheel, installed with what it declares and with `tools`, cannot serve."""
+def check_test_imports(package: Package, by_module: dict[str, Package], common: frozenset[str]) -> Iterator[str]:
+    """Imports of a package's tests that its wheel, installed with what it declares and with `common`, cannot serve.
+
+    The folder `tools` serves all tests: the repository's `conftest.py` makes it importable.
+    """
     folder = package.root / "tests"
     files = sorted(folder.rglob("*.py"))
     neighbours = {part for path in files for part in path.relative_to(folder).with_suffix("").parts}
-    allowed = brought_by(package.declared | package.for_tests, by_module) | tools | neighbours | {package.module}
+    allowed = (
+        brought_by(package.declared | package.for_tests, by_module) | common | neighbours | {package.module, "tools"}
+    )
     for path in files:
         for found in imports_of(path, path.stem):
             top = found.name.split(".")[0]
@@ -240,10 +245,10 @@ def check(root: Path) -> list[str]:
     packages = [load_package(folder) for folder in folders]
     by_module = {p.module: p for p in packages}
     problems = list(check_layers(packages))
-    tools = test_group(root)
+    common = test_group(root)
     for package in packages:
         problems += check_imports(package, by_module)
-        problems += check_test_imports(package, by_module, tools)
+        problems += check_test_imports(package, by_module, common)
         problems += check_cycles(package)
     return problems
 

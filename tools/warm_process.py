@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
-#: What a child runs before the program: the caller's environment, import path and arguments, and files for its output.
+#: The beginning of a child's program: the caller's environment, import path and arguments, and files for its output.
 BEGINNING = """
 import os, sys
 for number, name in ((1, {stdout!r}), (2, {stderr!r})):
@@ -31,7 +31,7 @@ PROGRAM = "exec(compile({source!r}, '<string>', 'exec'), {{'__name__': '__main__
 
 
 class Ended(NamedTuple):
-    """How a process ended, and what it wrote."""
+    """The end of a process: its exit status and its output."""
 
     #: below 0: the signal that ended it
     returncode: int
