@@ -40,10 +40,7 @@ def extension_name() -> str:
 def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
     """Compile every C file below `_native` into one shared library at `target`."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise BuildError(
-            "framesmith-guards does not support free-threaded CPython: install a CPython 3.11, 3.12 or 3.13 with "
-            "the GIL."
-        )
+        raise BuildError("framesmith-guards does not support free-threaded CPython: install a CPython with the GIL.")
     compiler = _compiler()
     include = _include_directory()
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,8 @@ def test_changes_that_no_lookup_sees():
         lambda: setattr(base, "a", 5),
         lambda: setattr(middle, "c", "text"),
         lambda: base.__annotations__,
+        lambda: getattr(middle, "__annotate__", None),
+        lambda: middle.__annotations__,
         lambda: copy.copy(value),
         lambda: setattr(value, "a", 3),
         lambda: type("Sub", (top,), {"extra": 1}),

@@ -10,7 +10,7 @@ from typing import Any, Final
 from framesmith_guards.errors import GuardError
 from framesmith_guards.values.refs import Ref, describe
 
-BOOKKEEPING: Final = frozenset({"__annotations__", "__slotnames__"})
+BOOKKEEPING: Final = frozenset({"__annotations__", "__annotations_cache__", "__annotate_func__", "__slotnames__"})
 """Entries that CPython and copyreg put into a class when they are first asked for; no lookup depends on them."""
 
 Entry = tuple[str, str]

@@ -253,22 +253,35 @@ static int add(PyObject *module, const char *name, PyObject *value)
     return status;
 }
 
+static int module_exec(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "framesmith_guards works in the main interpreter only");
+        return -1;
+    }
+    if (dict_tags_setup() < 0 || add(module, "Program", PyType_FromSpec(&program_spec)) < 0 ||
+        add(module, "OPCODES", opcodes()) < 0 || add(module, "SHAPE_OPERATORS", shape_operators()) < 0 ||
+        add(module, "PROPERTIES", tensor_properties()) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+/* Without a slot that says more, CPython itself refuses the module where interpreters have a GIL of their own. */
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "framesmith_guards._check",
     .m_doc = "Native guard programs; see instruction.h.",
-    .m_size = -1,
     .m_methods = functions,
+    .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__check(void)
 {
-    PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || dict_tags_setup() < 0 || add(module, "Program", PyType_FromSpec(&program_spec)) < 0 ||
-        add(module, "OPCODES", opcodes()) < 0 || add(module, "SHAPE_OPERATORS", shape_operators()) < 0 ||
-        add(module, "PROPERTIES", tensor_properties()) < 0) {
-        Py_XDECREF(module);
-        return NULL;
-    }
-    return module;
+    return PyModuleDef_Init(&definition);
 }

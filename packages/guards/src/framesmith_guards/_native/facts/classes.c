@@ -6,54 +6,36 @@
 
 #include "facts/classes.h"
 
-static uint32_t version_of(PyTypeObject *type)
-{
-#if PY_VERSION_HEX < 0x030D0000
-    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) {
-        return 0;
-    }
-#endif
-    return type->tp_version_tag;
-}
+#include "compat.h"
 
 /* The version of a class, which will name its state and that of its bases for ever: given one now if it has none; 0 if
  * it gets none.
  */
 uint32_t class_version(PyTypeObject *type)
 {
-    if (version_of(type) == 0) {
-#if PY_VERSION_HEX < 0x030C0000
-        PyObject *name = PyUnicode_InternFromString("__init__");
-        if (name == NULL) {
-            PyErr_Clear();
-            return 0;
-        }
-        _PyType_Lookup(type, name);
-        Py_DECREF(name);
-#else
-        PyUnstable_Type_AssignVersionTag(type);
-#endif
+    if (type_version(type) == 0) {
+        assign_type_version(type);
     }
-    return version_of(type);
+    return type_version(type);
 }
 
 int class_unchanged(PyTypeObject *type, uint64_t version)
 {
-    return version_of(type) == version;
+    return type_version(type) == version;
 }
 
 /* The version is read before the comparison and must still be there after it: other threads may change classes. */
 int class_holds(const Instruction *i, PyObject *value)
 {
     PyTypeObject *type = PyType_Check(value) ? (PyTypeObject *)value : NULL;
-    if (type != NULL && *i->version != 0 && version_of(type) == *i->version) {
+    if (type != NULL && *i->version != 0 && type_version(type) == *i->version) {
         return 1;
     }
     uint32_t before = type == NULL ? 0 : class_version(type);
     PyObject *answer = PyObject_CallOneArg(i->obj, value);
     int status = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
-    if (status == 1 && before != 0 && version_of(type) == before) {
+    if (status == 1 && before != 0 && type_version(type) == before) {
         *i->version = before;
     }
     return status;

@@ -7,7 +7,9 @@
 
 #include "facts/dict_tags.h"
 
-#if PY_VERSION_HEX < 0x030C0000
+#include "compat.h"
+
+#if DICTS_HAVE_VERSIONS
 
 int dict_tags_setup(void)
 {

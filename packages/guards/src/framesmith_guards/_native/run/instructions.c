@@ -2,6 +2,7 @@
 
 #include "run/instructions.h"
 
+#include "compat.h"
 #include "facts/classes.h"
 #include "tensors/shapes.h"
 #include "tensors/tensors.h"
@@ -212,11 +213,7 @@ static int contains(PyObject *container, PyObject *key)
 static int has_attribute(PyObject *value, PyObject *name)
 {
     PyObject *member;
-#if PY_VERSION_HEX >= 0x030D0000
-    int status = PyObject_GetOptionalAttr(value, name, &member);
-#else
-    int status = _PyObject_LookupAttr(value, name, &member);
-#endif
+    int status = optional_attribute(value, name, &member);
     Py_XDECREF(member);
     return status;
 }
