@@ -31,7 +31,7 @@ def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
     """Compile every C file below `_native` into one shared library at `target`."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise BuildError(
-            "framesmith-frames does not support free-threaded CPython: install CPython 3.11, 3.12 or 3.13 with the GIL."
+            "framesmith-frames does not support free-threaded CPython: use a build of CPython with the GIL."
         )
     compiler = _compiler()
     include = _include_directory()

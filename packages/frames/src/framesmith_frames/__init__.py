@@ -6,6 +6,7 @@ and later calls to which the answer's check applies run the cached code.
 
 import warnings
 
+from framesmith_frames import supported as supported  # before the extension: it refuses some interpreters
 from framesmith_frames._hook import (
     RUN_ONCE,
     SKIP,

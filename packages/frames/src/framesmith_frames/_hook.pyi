@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, GenericAlias
-from typing import Any, Generic, ParamSpec, Self, TypeVar, final, overload
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, final, overload
 
 from framesmith_frames.contracts import Check, Diversion, ErrorHandler, FrameCallback, HasCode, InputsCheck, OnEager
+
+#: Whether a call site that is specialised for its class enters `__init__` without the hook.
+specialised_init_bypasses_hook: Final[bool]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -18,10 +18,13 @@ static int module_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "framesmith_frames works in the main interpreter only");
         return -1;
     }
-    hook_init();
     compiled_functions_init();
-    if (code_state_init() < 0 || interest_filter_init() < 0 || PyModule_AddFunctions(module, code_methods) < 0 ||
+    if (hook_init() < 0 || code_state_init() < 0 || interest_filter_init() < 0 || PyModule_AddFunctions(module, code_methods) < 0 ||
         PyModule_AddFunctions(module, callback_methods) < 0) {
+        return -1;
+    }
+    if (PyModule_AddObjectRef(module, "specialised_init_bypasses_hook",
+                              SPECIALISED_INIT_BYPASSES_HOOK ? Py_True : Py_False) < 0) {
         return -1;
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
@@ -34,9 +37,7 @@ static int module_exec(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-#if PY_VERSION_HEX >= 0x030C0000
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
-#endif
+    SUBINTERPRETERS_ARE_REFUSED
     {0, NULL},
 };
 

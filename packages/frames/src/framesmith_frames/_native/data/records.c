@@ -402,24 +402,24 @@ typedef struct {
     unsigned long long cache_id;
 } FrameInfo;
 
-PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache_id)
+PyObject *frame_info_new(const Call *call, unsigned long long cache_id)
 {
-    Py_ssize_t nargs = code_argument_count(code);
+    Py_ssize_t nargs = code_argument_count(call->code);
     PyObject *arguments = PyTuple_New(nargs);
     if (arguments == NULL) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < nargs; i++) {
-        PyTuple_SET_ITEM(arguments, i, Py_NewRef(args[i]));
+        PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->args[i]));
     }
     FrameInfo *info = (FrameInfo *)FrameInfo_Type.tp_alloc(&FrameInfo_Type, 0);
     if (info == NULL) {
         Py_DECREF(arguments);
         return NULL;
     }
-    PyFunctionObject *called = (PyFunctionObject *)function;
-    info->code = Py_NewRef((PyObject *)code);
-    info->function = Py_NewRef(function);
+    PyFunctionObject *called = (PyFunctionObject *)call->function;
+    info->code = Py_NewRef((PyObject *)call->code);
+    info->function = Py_NewRef(call->function);
     info->arguments = arguments;
     info->globals = Py_NewRef(called->func_globals);
     info->builtins = Py_NewRef(called->func_builtins);

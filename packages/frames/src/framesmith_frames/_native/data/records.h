@@ -5,6 +5,13 @@
 #include "check_abi.h"
 #include "compat.h"
 
+/* A call of a function, before its code runs. All are borrowed. */
+typedef struct {
+    PyCodeObject *code;
+    PyObject *function;
+    PyObject *const *args; /* in co_varnames order, code_argument_count(code) of them */
+} Call;
+
 typedef struct {
     PyObject_HEAD
     PyObject *check;
@@ -30,7 +37,7 @@ typedef struct {
 
 extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
 int code_argument_count(PyCodeObject *code);
-PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache_id);
+PyObject *frame_info_new(const Call *call, unsigned long long cache_id);
 int entry_fits(Entry *entry, PyCodeObject *code); /* 0, or -1 with an exception that names the difference */
 /* 1, 0 or -1; with 1 and an entry with inputs, *inputs is their tuple (strong), else NULL. */
 int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs);

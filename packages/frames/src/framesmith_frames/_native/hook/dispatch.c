@@ -7,14 +7,15 @@
 #include "policy/decision.h"
 #include "policy/diversion.h"
 
-static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Local *local, PendingCall *pending)
+static PyObject *run_found(PyThreadState *tstate, Frame *frame, const Call *call, Found *found, Local *local,
+                           PendingCall *pending)
 {
     PyObject *eager = found->entry->eager;
     local->activation->computed += eager == NULL;
     if (pending != NULL && eager != NULL && PyUnicode_GET_LENGTH(eager) > 0) {
         pending_call_computes_nothing(pending, eager);
     }
-    PyObject *result = run_entry(tstate, frame, found, local);
+    PyObject *result = run_entry(tstate, frame, call, found, local);
     Py_DECREF(found->entry);
     return result;
 }
@@ -36,19 +37,20 @@ static PyObject *report_returned(PyObject *result, PyObject *returned, Activatio
 }
 
 /* Takes a use of the cache, which the caller has counted. */
-static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending)
+static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, const Call *call, Cache *cache, Local *local,
+                                     PendingCall *pending)
 {
     Found found = {0};
     PyObject *reason = NULL;
-    int status = decide(frame, cache, local->activation, &found, &reason);
+    int status = decide(call, cache, local->activation, &found, &reason);
     int with_calls = cache->skip == SKIPPED_RECURSIVELY;
     cache_release(cache);
     if (status < 0) {
-        status = report_error(frame, local->activation, &found);
+        status = report_error(call, local->activation, &found);
         reason = status == 0 ? reason_text("a callback or a check failed") : NULL;
     }
     if (status > 0) {
-        return run_found(tstate, frame, &found, local, pending);
+        return run_found(tstate, frame, call, &found, local, pending);
     }
     if (status == 0 && reason != NULL) {
         status = pending_call_runs_eagerly(pending, reason, local->activation);
@@ -63,14 +65,14 @@ static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, Cache 
 }
 
 /* Like call_diverted() in compiled_function.c. Takes the callback. */
-static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, PyObject *callback, Local *local)
+static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, const Call *call, PyObject *callback, Local *local)
 {
     if (callback == NULL) {
         return evaluate_paused(tstate, frame, local);
     }
     PyObject *result = NULL;
     unsigned long long id;
-    CodeState *state = code_state_find(frame_code(frame));
+    CodeState *state = code_state_find(call->code);
     Cache *cache = state == NULL || callback_cache(callback, &id) < 0 ? NULL : cache_get(state, id);
     if (cache == NULL) {
         PyErr_Clear(); /* out of memory: the program itself may still run */
@@ -80,24 +82,24 @@ static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, PyObject
         Outer outer = activation_enter(local->activation, callback, id);
         local->activation->first = 0;
         cache->users++;
-        result = dispatch_undiverted(tstate, frame, cache, local, NULL);
+        result = dispatch_undiverted(tstate, frame, call, cache, local, NULL);
         activation_leave(local->activation, outer);
     }
     Py_DECREF(callback);
     return result;
 }
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending)
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, const Call *call, Cache *cache, Local *local, PendingCall *pending)
 {
     if (!may_be_diverted()) {
         cache->users++;
-        return dispatch_undiverted(tstate, frame, cache, local, pending);
+        return dispatch_undiverted(tstate, frame, call, cache, local, pending);
     }
     PyObject *instead;
     Activation *activation = local->activation;
     cache->users++; /* Python code runs below: a reset would free the cache */
     PyObject *callback = Py_NewRef(activation->callback);
-    int status = divert(callback, frame_function(frame), activation, &instead);
+    int status = divert(callback, call->function, activation, &instead);
     Py_DECREF(callback);
     if (status != 0) {
         cache_release(cache);
@@ -106,7 +108,7 @@ PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *loc
         return abandon_frame(tstate, frame);
     }
     if (status > 0) {
-        return dispatch_diverted(tstate, frame, instead, local);
+        return dispatch_diverted(tstate, frame, call, instead, local);
     }
-    return dispatch_undiverted(tstate, frame, cache, local, pending);
+    return dispatch_undiverted(tstate, frame, call, cache, local, pending);
 }

@@ -3,8 +3,9 @@
 #define FRAMESMITH_DISPATCH_H
 
 #include "data/code_state.h"
+#include "data/records.h"
 #include "policy/eager_calls.h"
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending);
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, const Call *call, Cache *cache, Local *local, PendingCall *pending);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "data/activation.h"
 #include "data/code_state.h"
+#include "data/records.h"
 #include "hook/dispatch.h"
 #include "hook/evaluator.h"
 #include "hook/replace.h"
@@ -57,6 +58,24 @@ static int is_function_call(Frame *frame)
            PyFunction_Check(frame_function(frame));
 }
 
+static PyObject *filter_and_dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending)
+{
+    PyCodeObject *code = frame_code(frame);
+    int count = code_argument_count(code);
+    PyObject *room[ROOM_FOR_ARGUMENTS(count)];
+    Call call = {code, frame_function(frame), frame_arguments(frame, room, count)};
+    switch (cache->entries == NULL ? filter_call(cache, &call) : OFFERED) {
+    case EAGER_LEAF:
+        return evaluate(tstate, frame, 0, local);
+    case EAGER_WATCHED:
+        return evaluate_watched(tstate, frame, cache, local);
+    case EAGER_UNWATCHED:
+        return evaluate_unwatched(tstate, frame, local);
+    default:
+        return dispatch(tstate, frame, &call, cache, local, pending);
+    }
+}
+
 static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
 {
     Local *local = local_state();
@@ -95,19 +114,11 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         cache->skips++;
         return evaluate_skipped(tstate, frame, cache, pending, local);
     }
-    if (cache->entries == NULL) {
-        switch (filter_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
-        case EAGER_LEAF:
-            return evaluate(tstate, frame, throwflag, local);
-        case EAGER_WATCHED:
-            return evaluate_watched(tstate, frame, cache, local);
-        case EAGER_UNWATCHED:
-            return evaluate_unwatched(tstate, frame, local);
-        default:
-            break;
-        }
-    }
-    return dispatch(tstate, frame, cache, local, pending);
+    return filter_and_dispatch(tstate, frame, cache, local, pending);
 }
 
-void hook_init(void) { evaluator_init(hook); }
+int hook_init(void)
+{
+    evaluator_init(hook);
+    return replace_init();
+}

@@ -2,6 +2,6 @@
 #ifndef FRAMESMITH_HOOK_H
 #define FRAMESMITH_HOOK_H
 
-void hook_init(void);
+int hook_init(void); /* -1 with an exception */
 
 #endif

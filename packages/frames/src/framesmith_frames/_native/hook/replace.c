@@ -4,9 +4,10 @@
  * one frame, as without the hook.
  *
  * Note [Not in place]: the frame lies at the top of the thread's data stack. Where the new code needs more room than is left
- * in the current chunk, it runs as a function instead, and then the original frame is retired: a value is pushed, the frame
- * pointed at a static RETURN_VALUE, and CPython's evaluator finishes it. That instruction is in no code object, so no tracing
- * or monitoring tool sees it. On 3.11 the caller of the evaluator clears the frame, and nothing needs to be done.
+ * in the current chunk, it runs as a function instead, and then the original frame is discarded.
+ *
+ * Note [JIT]: CPython's JIT takes the constants and names of a frame's code from the frame's function. Where it is switched
+ * on, a frame that gets another code also gets a function of that code.
  *
  * Note [Inputs]: the inputs of an entry belong to its code: once that has deleted its local, no reference may keep them alive,
  * for the rest of a frame with a graph break can be long. In place, the frame takes over the reference. A function's frame
@@ -22,7 +23,31 @@ enum { INPUTS_ON_STACK = 17 };
 
 int never_in_place = 0;
 
-static int is_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
+static int functions_fit_frames = 0; /* see Note [JIT] */
+
+int replace_init(void)
+{
+    functions_fit_frames = jit_is_enabled();
+    return functions_fit_frames < 0 ? -1 : 0;
+}
+
+static PyObject *function_with_code(PyObject *code, PyObject *function)
+{
+    PyFunctionObject *original = (PyFunctionObject *)function;
+    PyObject *made = PyFunction_New(code, original->func_globals);
+    if (made == NULL) {
+        return NULL;
+    }
+    if (original->func_closure != NULL && PyFunction_SetClosure(made, original->func_closure) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    Py_XSETREF(((PyFunctionObject *)made)->func_builtins, Py_NewRef(original->func_builtins));
+    return made;
+}
+
+/* 1: the frame has the code; 0: it has no room for it; -1: an exception. */
+static int put_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
 {
     if (code == frame_code(frame)) {
         return 1;
@@ -33,55 +58,38 @@ static int is_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
     if (never_in_place || tstate->datastack_top != base + code_frame_size(old) || size >= tstate->datastack_limit - base) {
         return 0;
     }
+    PyObject *function = NULL;
+    if (functions_fit_frames && (function = function_with_code((PyObject *)code, frame_function(frame))) == NULL) {
+        return -1;
+    }
     tstate->datastack_top = base + size;
     for (int i = code_argument_count(old); i < code->co_nlocalsplus; i++) {
-        frame->localsplus[i] = NULL;
+        frame_set_local(frame, i, NULL);
     }
-    frame->stacktop = code->co_nlocalsplus;
-    frame_set_code(frame, (PyCodeObject *)Py_NewRef((PyObject *)code));
-    frame_rewind(frame, code);
-    Py_DECREF(old);
+    frame_set_code(frame, code);
+    if (function != NULL) {
+        frame_set_function(frame, function);
+    }
     return 1;
 }
 
-/* Finishes a frame that will not run; returns `result` (NULL with the exception set). */
-static PyObject *retire(PyThreadState *tstate, Frame *frame, PyObject *result)
+/* Discards a frame that will not run; returns `result` (NULL with the exception set). */
+static PyObject *discard(PyThreadState *tstate, Frame *frame, PyObject *result)
 {
-#if EVALUATOR_CLEARS_FRAME
-    static _Py_CODEUNIT instructions[2] = {{.op = {.code = RETURN_VALUE}}, {.op = {.code = RETURN_VALUE}}};
     PyObject *exception = result == NULL ? PyErr_GetRaisedException() : NULL;
-    frame->localsplus[frame->stacktop++] = Py_NewRef(Py_None);
-    frame_go_to(frame, &instructions[1]);
-    GIVE_BACK_RECURSION(tstate);
-    PyObject *none = _PyEval_EvalFrameDefault(tstate, frame, 0);
-    TAKE_RECURSION(tstate);
-    if (none == NULL) {
-        PyErr_Clear(); /* the recursion limit; the frame is cleared nevertheless */
-    }
-    Py_XDECREF(none);
+    frame_discard(tstate, frame);
     if (exception != NULL) {
         PyErr_SetRaisedException(exception);
     }
-#endif
     return result;
 }
 
-PyObject *abandon_frame(PyThreadState *tstate, Frame *frame) { return retire(tstate, frame, NULL); }
+PyObject *abandon_frame(PyThreadState *tstate, Frame *frame) { return discard(tstate, frame, NULL); }
 
 PyObject *entry_function(Entry *entry, PyObject *function)
 {
-    PyFunctionObject *original = (PyFunctionObject *)function;
     PyObject *code = entry_flat_code(entry);
-    PyObject *made = code == NULL ? NULL : PyFunction_New(code, original->func_globals);
-    if (made == NULL) {
-        return NULL;
-    }
-    if (original->func_closure != NULL && PyFunction_SetClosure(made, original->func_closure) < 0) {
-        Py_DECREF(made);
-        return NULL;
-    }
-    Py_XSETREF(((PyFunctionObject *)made)->func_builtins, Py_NewRef(original->func_builtins));
-    return made;
+    return code == NULL ? NULL : function_with_code(code, function);
 }
 
 static PyObject *call_with_inputs(Activation *activation, PyObject *function, PyObject *const *args, int nargs,
@@ -118,40 +126,44 @@ PyObject *call_entry_function(Activation *activation, PyObject *function, PyObje
 void inputs_arrived(Activation *activation, Frame *frame)
 {
     int last = code_argument_count(frame_code(frame)) - 1;
-    if (last >= 0 && frame->localsplus[last] == activation->pending_inputs) {
+    if (last >= 0 && frame_local(frame, last) == activation->pending_inputs) {
         Py_CLEAR(activation->pending_inputs);
     }
 }
 
-static PyObject *run_as_function(PyThreadState *tstate, Frame *frame, Found *found, Activation *activation)
+static PyObject *run_as_function(PyThreadState *tstate, Frame *frame, const Call *call, Found *found, Activation *activation)
 {
-    PyObject *function = entry_function(found->entry, frame_function(frame));
+    PyObject *function = entry_function(found->entry, call->function);
     if (function == NULL) {
         Py_CLEAR(found->inputs);
         return abandon_frame(tstate, frame);
     }
-    int nargs = code_argument_count(frame_code(frame));
-    PyObject *result = call_entry_function(activation, function, frame->localsplus, nargs, found->inputs);
+    PyObject *result = call_entry_function(activation, function, call->args, code_argument_count(call->code), found->inputs);
     Py_DECREF(function);
-    return retire(tstate, frame, result);
+    return discard(tstate, frame, result);
 }
 
 /* No function called by a complete entry needs the hook, so it is off on this thread while one runs. */
-PyObject *run_entry(PyThreadState *tstate, Frame *frame, Found *found, Local *local)
+PyObject *run_entry(PyThreadState *tstate, Frame *frame, const Call *call, Found *found, Local *local)
 {
     PyCodeObject *code = (PyCodeObject *)found->entry->code;
     Activation *activation = local->activation;
     int complete = found->entry->complete;
     activation->paused += complete;
     PyObject *result;
-    if (is_in_place(tstate, frame, code)) {
+    switch (put_in_place(tstate, frame, code)) {
+    case 1:
         if (found->inputs != NULL) {
-            frame->localsplus[code_argument_count(code)] = found->inputs;
+            frame_set_local(frame, code_argument_count(code), found->inputs);
         }
         result = evaluate(tstate, frame, 0, local);
-    }
-    else {
-        result = run_as_function(tstate, frame, found, activation);
+        break;
+    case 0:
+        result = run_as_function(tstate, frame, call, found, activation);
+        break;
+    default:
+        Py_CLEAR(found->inputs);
+        result = abandon_frame(tstate, frame);
     }
     activation->paused -= complete;
     return result;

@@ -5,7 +5,8 @@
 #include "data/activation.h"
 #include "policy/decision.h"
 
-PyObject *run_entry(PyThreadState *tstate, Frame *frame, Found *found, Local *local); /* takes found->inputs */
+int replace_init(void); /* -1 with an exception */
+PyObject *run_entry(PyThreadState *tstate, Frame *frame, const Call *call, Found *found, Local *local); /* takes found->inputs */
 PyObject *abandon_frame(PyThreadState *tstate, Frame *frame); /* with an exception set; returns NULL */
 PyObject *entry_function(Entry *entry, PyObject *function);   /* new function: flat code, function's globals and closure */
 /* Calls a function made by entry_function() with `nargs` arguments and the inputs (or NULL). Takes the inputs. */

@@ -79,17 +79,15 @@ static int take_instead(PyObject *answer, PyCodeObject *code, Found *found)
  *
  * A report runs Python code: the handler, `sys.unraisablehook`, methods of streams, decoders of source lines, destructors of
  * objects in the traceback. The hook is off in all of it: the callback that failed would fail again, without end. */
-int report_error(Frame *frame, Activation *activation, Found *found)
+int report_error(const Call *call, Activation *activation, Found *found)
 {
     activation->busy++;
     PyObject *exception = PyErr_GetRaisedException();
-    PyObject *function = frame_function(frame);
-    PyCodeObject *code = frame_code(frame);
     PyObject *handler = Py_XNewRef(error_handler);
     int status = 0;
     if (handler == NULL) {
         if (PyErr_GivenExceptionMatches(exception, PyExc_Exception)) {
-            report_unraisable(exception, function);
+            report_unraisable(exception, call->function);
         }
         else {
             PyErr_SetRaisedException(Py_NewRef(exception));
@@ -97,13 +95,13 @@ int report_error(Frame *frame, Activation *activation, Found *found)
         }
     }
     else {
-        PyObject *info = frame_info_new(function, code, frame->localsplus, activation->cache_id);
+        PyObject *info = frame_info_new(call, activation->cache_id);
         PyObject *answer = NULL;
         if (info != NULL) {
-            PyObject *call[] = {exception, info};
-            answer = PyObject_Vectorcall(handler, call, 2, NULL);
+            PyObject *arguments[] = {exception, info};
+            answer = PyObject_Vectorcall(handler, arguments, 2, NULL);
         }
-        status = answer == NULL ? -1 : take_instead(answer, code, found);
+        status = answer == NULL ? -1 : take_instead(answer, call->code, found);
         Py_XDECREF(answer);
         Py_XDECREF(info);
     }
@@ -115,10 +113,10 @@ int report_error(Frame *frame, Activation *activation, Found *found)
 
 /* ---- asking ---- */
 
-static PyObject *call_back(Frame *frame, Activation *activation)
+static PyObject *call_back(const Call *call, Activation *activation)
 {
     PyObject *callback = Py_NewRef(activation->callback); /* making the info may collect garbage: a finalizer may set another */
-    PyObject *info = frame_info_new(frame_function(frame), frame_code(frame), frame->localsplus, activation->cache_id);
+    PyObject *info = frame_info_new(call, activation->cache_id);
     if (info == NULL) {
         Py_DECREF(callback);
         return NULL;
@@ -132,14 +130,14 @@ static PyObject *call_back(Frame *frame, Activation *activation)
 }
 
 /* 1: run the entry; 0: it does not apply; -1: an exception. After a reset meanwhile, the entry is used for this call only. */
-static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry *entry, Found *found)
+static int take_entry(const Call *call, Cache *cache, Activation *activation, Entry *entry, Found *found)
 {
-    PyCodeObject *code = frame_code(frame);
+    PyCodeObject *code = call->code;
     if (entry_fits(entry, code) < 0 || mark_residual(entry, code) < 0 || cache_add(cache, (PyObject *)entry) < 0) {
         return -1;
     }
     activation->busy++;
-    int status = entry_check(entry, frame->localsplus, code_argument_count(code), frame_function(frame), &found->inputs);
+    int status = entry_check(entry, call->args, code_argument_count(code), call->function, &found->inputs);
     activation->busy--;
     cache->rejected += status == 0;
     found->entry = (Entry *)(status > 0 ? Py_NewRef((PyObject *)entry) : NULL);
@@ -166,15 +164,15 @@ PyObject *reason_text(const char *text)
 
 static PyObject *reason_to_report(const Cache *cache) { return cache->quiet ? NULL : Py_XNewRef(cache->reason); }
 
-static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found, PyObject **reason)
+static int ask(const Call *call, Cache *cache, Activation *activation, Found *found, PyObject **reason)
 {
-    PyObject *answer = call_back(frame, activation);
+    PyObject *answer = call_back(call, activation);
     if (answer == NULL) {
         return -1;
     }
     int status = 0;
     if (Py_IS_TYPE(answer, &Entry_Type)) {
-        status = take_entry(frame, cache, activation, (Entry *)answer, found);
+        status = take_entry(call, cache, activation, (Entry *)answer, found);
         *reason = status == 0 ? reason_text("a new entry does not apply to the call it was made for") : NULL;
     }
     else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
@@ -191,24 +189,23 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found,
     return status;
 }
 
-int decide(Frame *frame, Cache *cache, Activation *activation, Found *found, PyObject **reason)
+int decide(const Call *call, Cache *cache, Activation *activation, Found *found, PyObject **reason)
 {
-    PyCodeObject *code = frame_code(frame);
     cache->users++;
-    int status = find_entry(cache, frame->localsplus, code_argument_count(code), frame_function(frame), activation, found);
+    int status = find_entry(cache, call->args, code_argument_count(call->code), call->function, activation, found);
     activation->found += status > 0;
     if (status == 0 && cache->skip) {
         cache->skips++; /* entries made before the SKIP are still used */
         *reason = reason_to_report(cache);
     }
     else if (status == 0 && cache->entries != NULL &&
-             filter_call(cache, code, frame_function(frame), frame->localsplus) != OFFERED) {
+             filter_call(cache, call) != OFFERED) {
         cache->misses++; /* of the entries, made for other arguments */
     }
     else if (status == 0) {
         activation->found++;
         cache->misses++;
-        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, cache, activation, found, reason);
+        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(call, cache, activation, found, reason);
     }
     cache->errors += status < 0;
     cache_release(cache);

@@ -18,9 +18,9 @@ extern PyObject *error_handler; /* strong, or NULL */
 int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
                Found *found);
 /* The same, and asks the callback where no entry applies. With 0, *reason (strong) is the reason to report, or NULL. */
-int decide(Frame *frame, Cache *cache, Activation *activation, Found *found, PyObject **reason);
+int decide(const Call *call, Cache *cache, Activation *activation, Found *found, PyObject **reason);
 /* Passes the exception set to the error handler. 1: run *found; 0: run the frame eagerly; -1: an exception for the caller. */
-int report_error(Frame *frame, Activation *activation, Found *found);
+int report_error(const Call *call, Activation *activation, Found *found);
 PyObject *reason_text(const char *text); /* NULL without an exception if out of memory */
 
 #endif

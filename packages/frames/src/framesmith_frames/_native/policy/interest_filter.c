@@ -14,8 +14,6 @@
 
 #include "policy/interest_filter.h"
 
-#include "data/records.h"
-
 enum { SHALLOW_DEPTH = 1, SHALLOW_OBJECTS = 24, SHALLOW_AT_FIRST = 64, SHALLOW_EVERY = 16 };
 enum { DEEP_DEPTH = 3, DEEP_OBJECTS = 128, NAMED_DEPTH = 1, NAMED_OBJECTS = 16 };
 enum { CALLEES = 1 }; /* depth to which named functions are followed */
@@ -222,11 +220,13 @@ typedef struct {
     PyObject *variadic, *keywords, *closure;
 } Inputs;
 
-static Inputs call_inputs(PyCodeObject *code, PyObject *function, PyObject *const *args)
+static Inputs call_inputs(const Call *call)
 {
+    PyCodeObject *code = call->code;
+    PyObject *const *args = call->args;
     int plain = code->co_argcount + code->co_kwonlyargcount;
     int variadic = (code->co_flags & CO_VARARGS) != 0;
-    Inputs all = {args, plain, NULL, NULL, ((PyFunctionObject *)function)->func_closure};
+    Inputs all = {args, plain, NULL, NULL, ((PyFunctionObject *)call->function)->func_closure};
     if (variadic) {
         all.variadic = args[plain];
     }
@@ -343,35 +343,35 @@ static int code_reaches(Interest *interest, PyCodeObject *code, PyObject *global
 
 static int is_power_of_two(unsigned long long number) { return (number & (number - 1)) == 0; }
 
-Filtering filter_call(Cache *cache, PyCodeObject *code, PyObject *function, PyObject *const *args)
+Filtering filter_call(Cache *cache, const Call *call)
 {
     Interest *interest = cache->interest;
     if (interest == NULL || cache->interesting) {
         return OFFERED;
     }
-    Inputs all = call_inputs(code, function, args);
-    unsigned long long call = cache->filtered + 1;
-    if (!is_power_of_two(call)) {
-        int depth = call < SHALLOW_AT_FIRST || call % SHALLOW_EVERY == 0 ? SHALLOW_DEPTH : 0;
+    Inputs all = call_inputs(call);
+    unsigned long long number = cache->filtered + 1;
+    if (!is_power_of_two(number)) {
+        int depth = number < SHALLOW_AT_FIRST || number % SHALLOW_EVERY == 0 ? SHALLOW_DEPTH : 0;
         if (inputs_reach(interest, &all, depth, SHALLOW_OBJECTS)) {
             return OFFERED;
         }
-        cache->filtered = call;
+        cache->filtered = number;
         if (cache->uninteresting_calls < CALLS_TO_TRUST) {
             return EAGER_WATCHED;
         }
         return cache->calls_inside ? EAGER_UNWATCHED : EAGER_LEAF;
     }
     cache->names_known = 1;
-    PyFunctionObject *called = (PyFunctionObject *)function;
-    if (in_packages(interest, called->func_module) || code_reaches(interest, code, called->func_globals, CALLEES)) {
+    PyFunctionObject *called = (PyFunctionObject *)call->function;
+    if (in_packages(interest, called->func_module) || code_reaches(interest, call->code, called->func_globals, CALLEES)) {
         cache->interesting = 1;
         return OFFERED;
     }
     if (inputs_reach(interest, &all, DEEP_DEPTH, DEEP_OBJECTS)) {
         return OFFERED;
     }
-    cache->filtered = call;
+    cache->filtered = number;
     return EAGER_WATCHED;
 }
 
