@@ -200,13 +200,13 @@ def test_on_a_c_stack_that_is_nearly_full() -> None:
             compiled(1)
         except Refused as error:
             seen.add(str(error))
-        if depth:
+        if depth and not any("C stack" in text for text in seen):
             list(map(down, [depth - 1]))
 
     def run() -> None:
         sys.setrecursionlimit(100_000)
         with frames.activated(lambda frame: frames.SKIP("")):
-            down(1_000)
+            down(10_000)
 
     limit, size = sys.getrecursionlimit(), threading.stack_size(1 << 20)
     try:

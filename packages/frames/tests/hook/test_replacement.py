@@ -7,6 +7,7 @@ import types
 import pytest
 
 import framesmith_frames as frames
+from framesmith_frames import _hook
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -284,9 +285,15 @@ def test_a_replaced_init(replacing):
     def init(self, x):
         self.x = x + 1
 
-    # Called from C: a call site that CPython 3.13 has specialised enters __init__ without any frame hook.
+    def use():
+        return {Point(1).x for _ in range(50)}
+
+    use.__code__ = use.__code__.replace(co_name="use")  # nothing is specialised yet
+    assert use() == {1}  # specialises the call site
     with frames.activated(replacing({Point.__init__: init})):
         assert [point.x for point in map(Point, [1, 2])] == [2, 3]
+        assert use() == ({1} if _hook.specialised_init_bypasses_hook else {2})
+    assert use() == {1}
 
 
 def test_replaced_operators_at_specialised_call_sites(replacing):
@@ -304,6 +311,16 @@ def test_replaced_operators_at_specialised_call_sites(replacing):
         def method(self):
             return "old"
 
+    class Missing:
+        def __getattribute__(self, name):
+            return "old"
+
+    def keywords(*, a, b):
+        return "old"
+
+    def positional(a, b):
+        return "old"
+
     def getitem(self, key):
         return ("new", key)
 
@@ -313,13 +330,35 @@ def test_replaced_operators_at_specialised_call_sites(replacing):
     def add(self, other):
         return "new"
 
+    def getattribute(self, name):
+        return "new"
+
+    def new_keywords(*, a, b):
+        return "new"
+
+    def new_positional(a, b):
+        return "new"
+
     pairs = {Point.__getitem__: getitem, Point.__add__: add, Point.size.fget: new, Point.method: new}
-    point = Point()
+    pairs |= {Missing.__getattribute__: getattribute, keywords: new_keywords, positional: new_positional}
+    point, missing, bound, both = Point(), Missing(), Point().method, (1, 2)
 
     def use():
-        return [(point[2], point + 1, point.size, point.method()) for _ in range(50)]
+        return {
+            *[("item", point[2]) for _ in range(50)],
+            *[("add", point + 1) for _ in range(50)],
+            *[("property", point.size) for _ in range(50)],
+            *[("method", point.method()) for _ in range(50)],
+            *[("bound", bound()) for _ in range(50)],
+            *[("attribute", missing.any) for _ in range(50)],
+            *[("keywords", keywords(a=1, b=2)) for _ in range(50)],
+            *[("starred", positional(*both)) for _ in range(50)],
+        }
 
-    assert set(use()) == {(2, "old", "old", "old")}
+    use.__code__ = use.__code__.replace(co_name="use")
+    kinds = ["add", "property", "method", "bound", "attribute", "keywords", "starred"]
+    old = {("item", 2), *((kind, "old") for kind in kinds)}
+    assert use() == old
     with frames.activated(replacing(pairs)):
-        assert set(use()) == {(("new", 2), "new", "new", "new")}
-    assert set(use()) == {(2, "old", "old", "old")}
+        assert use() == {("item", ("new", 2)), *((kind, "new") for kind in kinds)}
+    assert use() == old
