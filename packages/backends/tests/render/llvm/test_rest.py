@@ -76,6 +76,22 @@ def test_parts_of_types_whose_reads_have_no_masks(name: str, dtype: torch.dtype)
         assert torch.equal(CPU.compile(whole, [x])([x])[0], torch.nn.functional.pad(x, (1, 3, 2, 2)))
 
 
+@pytest.mark.parametrize("size", [17, 33])
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float16, torch.int8, torch.uint8], ids=str
+)
+def test_one_narrow_element_at_the_end_of_a_row(dtype: torch.dtype, size: int) -> None:
+    """It is written without what lies behind it: the next row, of which the first elements are there already."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.to(torch.bfloat16).exp().to(dtype), x.amax(0)
+
+    x = torch.rand(7, size)
+    narrow, largest = CPU.compile(trace(function, [x]), [x])([x])
+    torch.testing.assert_close(narrow.float(), function(x)[0].float(), rtol=0.02, atol=0)
+    assert torch.equal(largest, x.amax(0))
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_dynamic_lengths(name: str) -> None:

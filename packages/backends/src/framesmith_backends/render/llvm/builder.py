@@ -228,7 +228,15 @@ class Builder:
         return self.binary("xor", mask, self.splat(self.emit(f"trunc {false.typed} to i1", "i1"), mask.lanes))
 
     def masked_store(self, value: Value, place: Value, mask: Value) -> None:
-        """Write elements where the mask says so, from an address on, or to one each."""
+        """Write elements where the mask says so, from an address on, or to one each.
+
+        A first element alone is written by itself: of a truncated vector whose mask has one lane, LLVM 22.1 stores
+        the element with the bytes that it had before, over what lies behind.
+        """
+        if place.lanes == 1 and mask.lanes > 1 and mask == first_lanes(1, mask.lanes):
+            first = self.emit(f"extractelement {value.typed}, i64 0", value.kind)
+            self.line(f"store {first.typed}, {place.typed}, align {element_bytes(value.kind)}")
+            return
         name, vector = _masked("store", "scatter", place, value.kind, mask)
         self.declare(f"declare void {name}({vector}, {place.type}, i32, {mask.type})")
         given = f"{value.typed}, {place.typed}, i32 {element_bytes(value.kind)}, {mask.typed}"
@@ -243,6 +251,12 @@ class Builder:
         for c in reversed(coefficients[:-1]):
             result = self.fma(result, x, c)
         return result
+
+
+def first_lanes(count: int, lanes: int) -> Value:
+    """The mask of the first `count` lanes, as a constant."""
+    flags = ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes))
+    return Value(f"<{flags}>", "i1", lanes)
 
 
 def _masked(one: str, each: str, place: Value, kind: str, mask: Value) -> tuple[str, str]:

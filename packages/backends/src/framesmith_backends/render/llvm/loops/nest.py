@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.builder import Value, constant, first_lanes
 from framesmith_backends.render.llvm.loops.emit import ZERO, lane_numbers
 from framesmith_backends.render.llvm.loops.state import Rendering
 
@@ -158,8 +158,7 @@ def lane_tail(
         r.mask = r.b.compare("ult", lane_numbers(r), r.b.sub(constant(size, "i64"), first))
     else:
         r.enter(body, lane, constant(whole, "i64"))
-        flags = ", ".join(f"i1 {'true' if whole + k < size else 'false'}" for k in range(r.lanes))
-        r.mask = Value(f"<{flags}>", "i1", r.lanes) if r.lanes > 1 else None
+        r.mask = first_lanes(size - whole, r.lanes) if r.lanes > 1 else None
     inside()
     r.mask = None
     r.leave(outer)
