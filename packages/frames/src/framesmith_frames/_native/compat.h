@@ -1,12 +1,12 @@
-/* The differences between CPython 3.11, 3.12, 3.13 and 3.14; no other file asks for the version. */
+/* The differences between CPython 3.11 to 3.15; no other file asks for the version. */
 #ifndef FRAMESMITH_COMPAT_H
 #define FRAMESMITH_COMPAT_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
-#error "framesmith_frames supports CPython 3.11, 3.12, 3.13 and 3.14 only"
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
+#error "framesmith_frames supports CPython 3.11 to 3.15 only"
 #endif
 #ifdef Py_GIL_DISABLED
 #error "framesmith_frames does not support free-threaded CPython"
@@ -17,6 +17,9 @@
 #include "internal/pycore_frame.h"
 #if PY_VERSION_HEX >= 0x030E0000
 #include "internal/pycore_interpframe.h"
+#endif
+#if PY_VERSION_HEX >= 0x030F0000
+#include "internal/pycore_lazyimportobject.h"
 #endif
 #undef Py_BUILD_CORE
 
@@ -194,6 +197,16 @@ static inline int jit_is_enabled(void)
     return status;
 }
 #endif
+
+/* Whether a type is that of what a name holds before its first use, after `lazy import` of 3.15. */
+static inline int is_lazy_import_type(PyTypeObject *type)
+{
+#if PY_VERSION_HEX < 0x030F0000
+    return 0;
+#else
+    return type == &PyLazyImport_Type;
+#endif
+}
 
 static inline int weakref_refers_to(PyObject *reference, PyObject *object)
 {

@@ -9,12 +9,9 @@
  * runs on its heap could exhaust it. Once half of a thread's C stack is used, the frame at that depth runs with the hook taken
  * off, and so do the calls below it, until that frame returns. */
 
-#if defined(__linux__) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE
-#endif
-#include <pthread.h>
+#include "hook/evaluator.h" /* first: Python.h asks the C library for GNU's functions */
 
-#include "hook/evaluator.h"
+#include <pthread.h>
 
 static _PyFrameEvalFunction hook = NULL;  /* ours */
 static _PyFrameEvalFunction below = NULL; /* the evaluator under ours; NULL: ours is not in the chain */
