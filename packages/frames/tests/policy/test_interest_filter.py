@@ -123,6 +123,34 @@ def test_code_that_names_the_package():
         del sys.modules["library"]
 
 
+def test_code_that_names_a_lazy_import():
+    sources = {
+        "lazy import library as other\ndef whole(): return other": True,
+        "lazy from library import make as other\ndef part(): return other": True,
+        "lazy import library.sub as other\ndef inner(): return other": True,
+        "lazy from library.sub import deep as other\ndef deeper(): return other": True,
+        "lazy import libraries as other\ndef like_named(): return other": False,
+    }
+    modules = {"library": library, "library.sub": sub, "libraries": types.ModuleType("libraries")}
+    sub.deep = 1
+    try:
+        compile(next(iter(sources)), "", "exec")
+    except SyntaxError:
+        pytest.skip("lazy imports came with 3.15")
+    for source, interesting in sources.items():
+        exec(source, names := {"__name__": "program"})
+        function = list(names.values())[-1]
+        assert repr(dict.get(names, "other")).startswith("<lazy_import"), source
+        sys.modules |= modules  # the call imports
+        try:
+            assert bool(asked_about(function)) == interesting, source
+        finally:
+            for name in modules:
+                del sys.modules[name]
+        assert function() is dict.get(names, "other")
+    del sub.deep
+
+
 def test_a_global_filled_later():
     names = {"CACHE": {}}
     exec("def get(): return len(CACHE)", names)

@@ -6,7 +6,7 @@
 
 enum { TYPES_REMEMBERED = 512 }; /* a power of two */
 
-typedef enum { UNKNOWN, LEAF, OPEN, CLASS, MODULE, FUNCTION, BUILTIN, INTERESTING } Kind;
+typedef enum { UNKNOWN, LEAF, OPEN, CLASS, MODULE, FUNCTION, BUILTIN, LAZY_IMPORT, INTERESTING } Kind;
 
 typedef struct {
     PyTypeObject *type; /* borrowed: compared together with the version, which no other type has had or will have */

@@ -99,6 +99,9 @@ static Kind classify(const Interest *interest, PyTypeObject *type)
     if (type == &PyCFunction_Type) {
         return BUILTIN;
     }
+    if (is_lazy_import_type(type)) {
+        return LAZY_IMPORT;
+    }
     if (type == &PyFrame_Type || type == &PyTraceBack_Type || type == &PyCode_Type) {
         return LEAF;
     }
@@ -144,6 +147,15 @@ static int is_interesting_builtin(Interest *interest, PyCFunctionObject *builtin
     }
     Kind kind = kind_of(interest, PyType_Check(owner) ? (PyTypeObject *)owner : Py_TYPE(owner));
     return kind == INTERESTING || (kind == MODULE && is_interesting_module(interest, owner));
+}
+
+/* A visitproc: FOUND for the name of a module of the packages, or of what is imported from one. */
+static int search_lazy_import(PyObject *object, void *interest)
+{
+    if (is_lazy_import_type(Py_TYPE(object))) {
+        return Py_TYPE(object)->tp_traverse(object, search_lazy_import, interest);
+    }
+    return in_packages(interest, object) ? FOUND : 0;
 }
 
 static int search_cells(PyObject *closure, Search *search)
@@ -195,6 +207,9 @@ static int search_object(PyObject *object, void *argument)
     }
     if (kind == LEAF) {
         return 0;
+    }
+    if (kind == LAZY_IMPORT) {
+        return search_lazy_import(object, search->interest);
     }
     if (PyMethod_Check(object)) {
         int status = search_object(PyMethod_GET_SELF(object), search);
