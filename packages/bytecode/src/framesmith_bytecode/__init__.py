@@ -26,7 +26,16 @@ from framesmith_bytecode.continuations.handover import hand_over
 from framesmith_bytecode.continuations.split import Split, split
 from framesmith_bytecode.cpython.running import NULL_FIRST
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
-from framesmith_bytecode.model.ops import FUNCTION_PARTS, OPS, CallShape, Op, SuperShape, pops, pushes
+from framesmith_bytecode.model.ops import (
+    FUNCTION_PARTS,
+    OPS,
+    CallShape,
+    InterpolationShape,
+    Op,
+    SuperShape,
+    pops,
+    pushes,
+)
 from framesmith_bytecode.reading.decode import decode
 from framesmith_bytecode.reading.readers import DecodeError
 from framesmith_bytecode.text.printer import format_bytecode
@@ -48,6 +57,7 @@ __all__ = [
     "ContinuationError",
     "DecodeError",
     "Instr",
+    "InterpolationShape",
     "Item",
     "Label",
     "Liveness",

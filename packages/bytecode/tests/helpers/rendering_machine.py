@@ -196,7 +196,7 @@ class Result:
 def helpers(machine: Machine) -> dict:
     """The operations that renderings name."""
 
-    def function(code, defaults=None, kwdefaults=None, annotations=None, closure=None):
+    def function(code, defaults=None, kwdefaults=None, annotations=None, annotate=None, closure=None):
         made = FunctionType(code, machine.globals, code.co_name, defaults, closure)
         made.__kwdefaults__ = kwdefaults
         return made

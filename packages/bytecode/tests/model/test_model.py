@@ -2,7 +2,7 @@
 
 import pytest
 
-from framesmith_bytecode import OPS, CallShape, Instr, Label, Position, SuperShape
+from framesmith_bytecode import OPS, CallShape, Instr, InterpolationShape, Label, Position, SuperShape
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,8 @@ from framesmith_bytecode import OPS, CallShape, Instr, Label, Position, SuperSha
         ("CALL", 2, r"CALL takes a CallShape"),
         ("CALL", CallShape(1, ("a", "b")), r"no more names than arguments"),
         ("CALL", CallShape(1, (1,)), r"CALL takes a CallShape"),
-        ("MAKE_FUNCTION", frozenset({"doc"}), r"a frozenset of defaults, kwdefaults, annotations, closure"),
+        ("MAKE_FUNCTION", frozenset({"doc"}), r"a frozenset of defaults, kwdefaults, annotations, annotate, closure"),
+        ("BUILD_INTERPOLATION", InterpolationShape("str()"), r"takes an InterpolationShape\(conversion, has_format\)"),
         ("UNPACK_EX", (1, 2, 3), r"a pair \(before, after\)"),
         ("LOAD_SUPER_ATTR", "x", r"SuperShape"),
         ("MATCH_CLASS", 1 << 31, r"MATCH_CLASS takes a non-negative int, not 2147483648"),
@@ -82,6 +83,7 @@ def test_operands_of_all_kinds_are_accepted():
         "super": SuperShape("a", True),
         "unpack_ex": (1, 2),
         "function": frozenset({"closure"}),
+        "interpolation": InterpolationShape("repr", True),
     }
     for name, row in OPS.items():
         sample = row.choices[0] if row.operand == "choice" else samples[row.operand]

@@ -7,7 +7,7 @@ import pytest
 
 from framesmith_bytecode import OPS
 from framesmith_bytecode.cpython.running import TABLE, TABLES
-from framesmith_bytecode.model.ops import pops, pushes
+from framesmith_bytecode.model.ops import InterpolationShape, pops, pushes
 from framesmith_bytecode.reading.readers import READERS
 from framesmith_bytecode.writing.writers import WRITERS, _missing
 
@@ -16,7 +16,7 @@ DIFFERENT_EFFECTS = {
     "LOAD_METHOD", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION", "FOR_ITER", "SEND", "LOAD_GLOBAL",
     "COMPARE_OP", "PRINT_EXPR", "IMPORT_STAR", "LOAD_ATTR", "LOAD_SUPER_ATTR", "RERAISE", "UNPACK_EX",
     "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "RETURN_GENERATOR", "YIELD_VALUE", "END_ASYNC_FOR",
-    "CLEANUP_THROW",
+    "CLEANUP_THROW", "RETURN_VALUE",
 }  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def test_opcode_numbers_are_the_interpreters():
 
 
 def test_no_opcode_is_forgotten():
-    internal = {"INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR"}
+    internal = {"INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR", "TRACE_RECORD"}
     known = {
         name
         for name, number in opcode.opmap.items()
@@ -61,7 +61,8 @@ def test_stack_effects_are_the_interpreters(name):
     row = OPS[name]
     number = TABLE.opcodes[name]
     for arg in (2, 3) if row.operand in ("count",) and name != "RAISE_VARARGS" else (1,):
-        operand = {"count": arg, "bool": True, "unpack_ex": (1, 0)}.get(row.operand)
+        shapes = {"count": arg, "bool": True, "unpack_ex": (1, 0), "interpolation": InterpolationShape("", True)}
+        operand = shapes.get(row.operand)
         ours = pushes(name, operand) - pops(name, operand)
         theirs = dis.stack_effect(number, arg if number >= opcode.HAVE_ARGUMENT else None, jump=False)
         assert ours == theirs, name
@@ -76,5 +77,12 @@ def test_intrinsics_are_the_interpreters():
         assert dict(ours) == expected
 
 
-def test_three_versions():
-    assert set(TABLES) == {(3, 11), (3, 12), (3, 13)}
+def test_versions():
+    assert list(TABLES) == [(3, minor) for minor in range(11, 15)]
+
+
+def test_what_opcodes_stand_for_is_the_interpreters():
+    """Operands that are indices into the interpreter's own lists."""
+    for name, theirs in (("common_constants", "_common_constants"), ("special_methods", "_special_method_names")):
+        assert list(getattr(TABLE, name)) == list(getattr(opcode, theirs, []))
+    assert bool(TABLE.small_ints) == ("LOAD_SMALL_INT" in opcode.opmap)

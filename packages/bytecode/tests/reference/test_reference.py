@@ -8,7 +8,7 @@ from types import CodeType
 import pytest
 
 from framesmith_bytecode import OPS, Instr, decode
-from framesmith_bytecode.reference.examples import EXAMPLES, WRITTEN_SINCE
+from framesmith_bytecode.reference.examples import EXAMPLES, WRITTEN_SINCE, WRITTEN_UNTIL
 from framesmith_bytecode.reference.page import SECTIONS, instructions_page
 
 
@@ -22,7 +22,8 @@ def test_every_operation_has_a_line():
     assert cells["BUILD_MAP"][1:3] == ["2 n", "1"]
     assert "before + after + 1" in page
     assert "| `COPY` | an int, at least 1 | 0 | 1 | n |" in page
-    assert "| `WITH_EXCEPT_START` | - | 0 | 1 | 4 |" in page
+    assert "| `WITH_EXCEPT_START` | - | 0 | 1 | 4 (5 since 3.14) |" in page
+    assert cells["BEFORE_WITH"][1:3] == ["1", "2 (3 since 3.14)"]
 
 
 def operations(code):
@@ -41,6 +42,9 @@ def test_examples_compile_to_their_operations(name):
     since = WRITTEN_SINCE.get(name) or OPS[name].since or "3.11"
     if tuple(map(int, since.split("."))) > sys.version_info[:2]:
         pytest.skip(f"written since {since}")
+    until = WRITTEN_UNTIL.get(name)
+    if until is not None and tuple(map(int, until.split("."))) < sys.version_info[:2]:
+        pytest.skip(f"written until {until}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert name in operations(compile(EXAMPLES[name], "example.py", "exec"))

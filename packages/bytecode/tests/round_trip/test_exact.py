@@ -20,6 +20,8 @@ SOURCES = {
     "constants returned": "def f(a):\n  if a: return 1\n  try: return 2\n  finally: a()",
     "wide operands": "\n".join(f"x{i} = y{i}.z{i}(k{i}={i})" for i in range(300)),
     "long jumps": "while a:\n for b in c:\n  if d: continue\n" + "  e(f)\n" * 300 + "else: g",
+    "returns from loops": "def f():\n  with p as f:\n    for l in f:\n      if l: return l\n  try:\n"
+    "    for x in y: return x\n  finally: z",
     "dead handlers": "def f():\n  try:\n    return 1\n  except* a: b\n  try:\n    while 1: pass\n  finally: c",
 }
 
@@ -41,7 +43,7 @@ def test_a_difference_in_bytes_is_reported(monkeypatch):
     monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.difference", lambda *_: None)
     for other, message in (
         (code.replace(co_code=code.co_code + code.co_code[-2:]), "co_code changed, from"),
-        (code.replace(co_exceptiontable=b""), "the handler of unit"),
+        (code.replace(co_exceptiontable=b""), "the exception table changed, from Entry"),
         (compile(source.replace(" b", "\n b"), "name", "exec"), "the line of unit"),
     ):
         monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.encode", lambda _, other=other: other)

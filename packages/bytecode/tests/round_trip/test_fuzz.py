@@ -19,6 +19,7 @@ from framesmith_bytecode import (
     BytecodeError,
     CallShape,
     Instr,
+    InterpolationShape,
     Label,
     Region,
     SuperShape,
@@ -59,8 +60,11 @@ def operand(chance, op, labels, names=NAMES):
         "super": lambda: SuperShape("x", chance.random() < 0.5),
         "unpack_ex": lambda: (chance.randrange(3), chance.randrange(3)),
         "function": lambda: frozenset(
-            chance.sample(["defaults", "kwdefaults", "annotations", "closure"], chance.choice([0, 0, 0, 1, 2]))
+            chance.sample(
+                ["defaults", "kwdefaults", "annotations", "annotate", "closure"], chance.choice([0, 0, 0, 1, 2])
+            )
         ),
+        "interpolation": lambda: InterpolationShape(chance.choice(["", "repr"]), chance.random() < 0.3),
     }[row.operand]()
 
 

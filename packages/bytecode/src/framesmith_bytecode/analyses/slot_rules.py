@@ -12,16 +12,22 @@ from typing import Any, Final, TypeAlias
 
 from framesmith_bytecode.analyses.slots import (
     ALIAS,
+    ANY_CODE,
+    ANY_FUNCTION,
     ANY_LIST,
+    ANY_TUPLE,
     ANYTHING,
     CELL,
     CELLS,
-    CODE,
     DICT,
     EXCEPTION,
     EXCEPTIONS,
     FUNCTION,
+    GENERATOR_CODE,
+    GENERATOR_FUNCTION,
     HANDLED,
+    INTERPOLATION,
+    INTERPOLATIONS,
     ITERATOR,
     LIST,
     NONE,
@@ -31,6 +37,7 @@ from framesmith_bytecode.analyses.slots import (
     OPEN_FUNCTION,
     SET,
     TEXT,
+    TEXTS,
     TUPLE,
     VALUE,
     Kind,
@@ -41,7 +48,15 @@ from framesmith_bytecode.analyses.slots import (
     numbered,
 )
 from framesmith_bytecode.cpython.running import NULL_FIRST, TABLE
-from framesmith_bytecode.model.ops import FUNCTION_PARTS, INTRINSICS_1, OPS, CallShape, pops, pushes
+from framesmith_bytecode.model.ops import (
+    FUNCTION_PARTS,
+    INTRINSICS_1,
+    OPS,
+    CallShape,
+    InterpolationShape,
+    pops,
+    pushes,
+)
 
 Kinds: TypeAlias = list[Kind]
 # The slots that replace those an operation needs, bottom first.
@@ -64,10 +79,12 @@ TAKES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "CLEANUP_THROW": (VALUE, VALUE, EXCEPTION),
     "END_ASYNC_FOR": (VALUE, EXCEPTION),
     "LIST_TO_TUPLE": (ANY_LIST,),
-    "MATCH_KEYS": (VALUE, TUPLE),
-    "MATCH_CLASS": (VALUE, VALUE, TUPLE),
+    "MATCH_KEYS": (VALUE, ANY_TUPLE),
+    "MATCH_CLASS": (VALUE, VALUE, ANY_TUPLE),
     "STORE_FAST": (ANYTHING,),
+    **({"POP_TOP": (ANYTHING,)} if TABLE.exit_slots == 2 else {}),  # drops an exit and its self, or NULL
 }
+_EXIT: Final[tuple[Kind, ...]] = (OBJECT,) if TABLE.exit_slots == 1 else (OBJECT, NULL | OBJECT)
 # op -> kinds that it pushes, where not all are objects
 GIVES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "PUSH_NULL": (NULL,),
@@ -82,6 +99,7 @@ GIVES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "LIST_TO_TUPLE": (TUPLE,),
     "BUILD_SET": (SET,),
     "BUILD_MAP": (DICT,),
+    **dict.fromkeys(("BEFORE_WITH", "BEFORE_ASYNC_WITH"), (*_EXIT, OBJECT)),
 }
 # op -> number of popped slots that it pushes back unchanged, lowest first
 KEEPS: Final[Mapping[str, int]] = {
@@ -130,7 +148,7 @@ def _call(shape: CallShape, slots: Kinds) -> Kinds:
     demand(first if NULL_FIRST else second, ANYTHING)
     for slot in slots[2:]:
         demand(slot, VALUE)
-    return [OBJECT]
+    return [ITERATOR if first == GENERATOR_FUNCTION and not NULL_FIRST else OBJECT]
 
 
 def _call_function_ex(has_kwargs: bool, slots: Kinds) -> Kinds:
@@ -152,8 +170,10 @@ def _build_tuple(n: int, slots: Kinds) -> Kinds:
         demand(slot, VALUE)
     if n and all(slot == CELL for slot in slots):
         return [numbered(CELLS, n)]
-    if n == 3 and slots[0] == TEXT and not bits(slots[1]) & ~(TUPLE | NONE):
+    if n == 3 and slots[0] == TEXT and not bits(slots[1]) & ~(ANY_TUPLE | NONE):
         return [ALIAS]
+    if n and all(slot == INTERPOLATION for slot in slots):
+        return [numbered(INTERPOLATIONS, n)]
     return [numbered(TUPLE, n)]
 
 
@@ -166,7 +186,7 @@ def _build_list(n: int, slots: Kinds) -> Kinds:
 def _build_const_key_map(n: int, slots: Kinds) -> Kinds:
     for slot in slots:
         demand(slot, VALUE)
-    if slots[-1] != numbered(TUPLE, n):
+    if slots[-1] not in (numbered(TUPLE, n), numbered(TEXTS, n)):
         raise SlotError(f"wants a tuple of {n} keys, there is {in_words(slots[-1])}")
     return [DICT]
 
@@ -191,7 +211,7 @@ def _dict_merge(i: int, slots: Kinds) -> Kinds:
 
 
 def _make_function(parts: frozenset[str], slots: Kinds) -> Kinds:
-    demand(slots[-1], CODE)
+    demand(slots[-1], ANY_CODE)
     cells = number_of(slots[-1])
     if cells is None:
         raise SlotError("wants one code object, or several with as many free variables")
@@ -199,7 +219,7 @@ def _make_function(parts: frozenset[str], slots: Kinds) -> Kinds:
     for part, slot in zip(given, slots, strict=False):
         _check_part(part, slot, cells)
     if "closure" in parts or not cells:
-        return [FUNCTION]
+        return [GENERATOR_FUNCTION if bits(slots[-1]) == GENERATOR_CODE else FUNCTION]
     if not TABLE.function_attributes:
         raise SlotError(f"makes a function without a closure of code with {cells} free variables")
     return [numbered(OPEN_FUNCTION, cells)]
@@ -210,19 +230,21 @@ def _check_part(part: str, slot: Kind, cells: int) -> None:
         if slot != numbered(CELLS, cells):
             raise SlotError(f"wants a tuple of {cells} cells for the closure, there is {in_words(slot)}")
     elif part == "defaults":
-        demand(slot, TUPLE)
+        demand(slot, ANY_TUPLE)
     elif part == "kwdefaults":
         demand(slot, DICT)
+    elif part == "annotate":
+        demand(slot, VALUE)
     else:
-        demand(slot, DICT | TUPLE)
-        if slot & TUPLE and (number_of(slot) or 0) % 2 + (number_of(slot) is None):
+        demand(slot, DICT | ANY_TUPLE)
+        if slot & ANY_TUPLE and (number_of(slot) or 0) % 2 + (number_of(slot) is None):
             raise SlotError(f"wants a dict or a tuple of pairs for the annotations, there is {in_words(slot)}")
 
 
 def _set_function_attribute(part: str, slots: Kinds) -> Kinds:
-    demand(slots[1], FUNCTION | OPEN_FUNCTION)
+    demand(slots[1], ANY_FUNCTION | OPEN_FUNCTION)
     lacking = number_of(slots[1]) if slots[1] & OPEN_FUNCTION else 0
-    if lacking is None or slots[1] == FUNCTION | OPEN_FUNCTION:
+    if lacking is None or (slots[1] & OPEN_FUNCTION and slots[1] & ANY_FUNCTION):
         raise SlotError("wants one function, not sometimes one and sometimes another")
     _check_part(part, slots[0], lacking)
     return [FUNCTION if part == "closure" else slots[1]]
@@ -246,15 +268,17 @@ _INTRINSICS_1: Final[Mapping[str, tuple[Kind, Kind]]] = {
     "TYPEVAR": (TEXT, OBJECT),
     "PARAMSPEC": (TEXT, OBJECT),
     "TYPEVARTUPLE": (TEXT, OBJECT),
-    "SUBSCRIPT_GENERIC": (TUPLE, OBJECT),
+    "SUBSCRIPT_GENERIC": (ANY_TUPLE, OBJECT),
     "TYPEALIAS": (ALIAS, OBJECT),
 }
 assert set(_INTRINSICS_1) == set(INTRINSICS_1)
 _INTRINSICS_2: Final[Mapping[str, tuple[Kind, Kind, Kind]]] = {
     "TYPEVAR_WITH_BOUND": (TEXT, VALUE, OBJECT),
     "TYPEVAR_WITH_CONSTRAINTS": (TEXT, VALUE, OBJECT),
-    "SET_FUNCTION_TYPE_PARAMS": (FUNCTION, TUPLE, FUNCTION),
+    "SET_FUNCTION_TYPE_PARAMS": (ANY_FUNCTION, ANY_TUPLE, FUNCTION),
 }
+#: Operations that assume a string, or a tuple of strings.
+TEXT_OPS: Final = frozenset(("BUILD_INTERPOLATION", "BUILD_TEMPLATE"))
 # Intrinsics that assume a string, or an object made from one.
 USES_STRINGS: Final = frozenset(
     name for name, row in {**_INTRINSICS_1, **_INTRINSICS_2}.items() if row[0] in (TEXT, ALIAS)
@@ -262,9 +286,29 @@ USES_STRINGS: Final = frozenset(
 
 
 def _with_except_start(arg: None, slots: Kinds) -> Kinds:
-    for slot, wanted in zip(slots, (VALUE, VALUE, HANDLED, EXCEPTION), strict=True):
+    leave = (VALUE,) if TABLE.exit_slots == 1 else (VALUE, ANYTHING)
+    for slot, wanted in zip(slots, (*leave, VALUE, HANDLED, EXCEPTION), strict=True):
         demand(slot, wanted)
     return [*slots, OBJECT]
+
+
+def _build_interpolation(shape: InterpolationShape, slots: Kinds) -> Kinds:
+    demand(slots[0], VALUE)
+    demand(slots[1], TEXT)
+    if shape.has_format:
+        demand(slots[2], VALUE)
+    return [INTERPOLATION]
+
+
+def _build_template(arg: None, slots: Kinds) -> Kinds:
+    """The interpreter reads the items of both tuples unchecked; there is one string more."""
+    strings, fields = slots
+    count = number_of(strings)
+    if bits(strings) != TEXTS or count is None:
+        raise SlotError(f"wants a constant tuple of strings, there is {in_words(strings)}")
+    if fields != (numbered(INTERPOLATIONS, count - 1) if count > 1 else numbered(TUPLE, 0)):
+        raise SlotError(f"wants a tuple of {count - 1} interpolations, there is {in_words(fields)}")
+    return [OBJECT]
 
 
 def _reraise(n: int, slots: Kinds) -> Kinds:
@@ -302,6 +346,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "WITH_EXCEPT_START": _with_except_start,
     "RERAISE": _reraise,
     "CLEANUP_THROW": _cleanup_throw,
+    "BUILD_INTERPOLATION": _build_interpolation,
+    "BUILD_TEMPLATE": _build_template,
 }
 
 

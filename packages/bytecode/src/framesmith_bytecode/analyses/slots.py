@@ -7,6 +7,7 @@ by its depth and a linked list of the slots of other kinds (`NonObjectSlots`), t
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Collection, Mapping
 from types import CodeType
@@ -34,6 +35,11 @@ CELL: Final = 1 << 14
 CELLS: Final = 1 << 15  # a tuple of cells; numbered
 TEXT: Final = 1 << 16
 ALIAS: Final = 1 << 17  # the (name, type parameters, value) of a type alias
+TEXTS: Final = 1 << 18  # a tuple of strings; numbered
+INTERPOLATION: Final = 1 << 19
+INTERPOLATIONS: Final = 1 << 20  # a tuple of interpolations; numbered
+GENERATOR_CODE: Final = 1 << 21  # numbered: its free variables
+GENERATOR_FUNCTION: Final = 1 << 22  # whose calls return generators
 
 _NUMBER_SHIFT: Final = 24
 _BITS: Final = (1 << _NUMBER_SHIFT) - 1
@@ -42,6 +48,9 @@ VALUE: Final = _BITS & ~(NULL | OPEN_FUNCTION)
 ANYTHING: Final = VALUE | NULL
 ANY_LIST: Final = LIST | EXCEPTIONS
 HANDLED: Final = EXCEPTION | NONE
+ANY_TUPLE: Final = TUPLE | TEXTS
+ANY_CODE: Final = CODE | GENERATOR_CODE
+ANY_FUNCTION: Final = FUNCTION | GENERATOR_FUNCTION
 
 _WORDS: Final[Mapping[Kind, str]] = {
     NULL: "a NULL slot",
@@ -62,12 +71,20 @@ _WORDS: Final[Mapping[Kind, str]] = {
     CELLS: "a tuple of cells",
     TEXT: "a string",
     ALIAS: "the parts of a type alias",
+    TEXTS: "a tuple of strings",
+    INTERPOLATION: "an interpolation",
+    INTERPOLATIONS: "a tuple of interpolations",
+    GENERATOR_CODE: "a generator's code object",
+    GENERATOR_FUNCTION: "a generator function",
 }
 _NUMBERED: Final[Mapping[Kind, str]] = {
     TUPLE: "a tuple of {}",
     CODE: "a code object with {} free variables",
     OPEN_FUNCTION: "a function that lacks {} cells",
     CELLS: "a tuple of {} cells",
+    TEXTS: "a tuple of {} strings",
+    INTERPOLATIONS: "a tuple of {} interpolations",
+    GENERATOR_CODE: "a generator's code object with {} free variables",
 }
 
 
@@ -109,7 +126,8 @@ def constant_kind(value: object) -> Kind:
         assert isinstance(value, tuple)
         return numbered(TUPLE, len(value))
     if isinstance(value, CodeType):
-        return numbered(CODE, len(value.co_freevars))
+        makes = value.co_flags & inspect.CO_GENERATOR
+        return numbered(GENERATOR_CODE if makes else CODE, len(value.co_freevars))
     return OBJECT
 
 
@@ -179,6 +197,8 @@ _CPYTHON: Final[Mapping[str, Kind]] = {
     ".defaults": TUPLE,
     ".kwdefaults": DICT,
 }
+#: A set in which modules and classes with annotations inside conditions note those that were reached.
+REACHED_ANNOTATIONS: Final = "__conditional_annotations__"
 _CARRIED: Final[Mapping[str, Kind]] = {
     "iterator": ITERATOR,
     "list": LIST,
@@ -195,6 +215,11 @@ _CARRIED: Final[Mapping[str, Kind]] = {
     "cells": CELLS,
     "text": TEXT,
     "alias": ALIAS,
+    "texts": TEXTS,
+    "interpolation": INTERPOLATION,
+    "interpolations": INTERPOLATIONS,
+    "generatorcode": GENERATOR_CODE,
+    "generatorfunction": GENERATOR_FUNCTION,
 }
 _CARRIER: Final = re.compile(r"\.([a-z]+)(\d*)_\d+")
 

@@ -18,6 +18,7 @@ from framesmith_bytecode.analyses.slot_rules import (
     KEEPS,
     ORDINARY,
     QUICK,
+    TEXT_OPS,
     USES_STRINGS,
     SlotError,
     apply_rule,
@@ -31,13 +32,17 @@ from framesmith_bytecode.analyses.slots import (
     NULL,
     OBJECT,
     OFFSET,
+    REACHED_ANNOTATIONS,
+    SET,
     TEXT,
+    TEXTS,
     VALUE,
     Kind,
     NonObjectSlots,
     constant_kind,
     cut,
     join_slots,
+    numbered,
     push,
     push_all,
     slots,
@@ -53,7 +58,7 @@ from framesmith_bytecode.model.ops import OPS, pops, pushes, required_depth
 _STRAIGHT: Final[Mapping[str, tuple[int, int]]] = {
     name: (pops(name, None), pushes(name, None) - pops(name, None))
     for name, row in OPS.items()
-    if name in ORDINARY
+    if (name in ORDINARY or name == "POP_TOP")
     and row.flow == "next"
     and row.operand not in ("local", "deref", "const")
     and name not in ("RETURN_GENERATOR", "YIELD_VALUE", "RESUME", "LOAD_LOCALS", "IMPORT_STAR", "ASYNC_GEN_WRAP")
@@ -62,6 +67,7 @@ _STRAIGHT: Final[Mapping[str, tuple[int, int]]] = {
 }
 _LOADS: Final = dict.fromkeys(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF"), (0, 1))
 _STORES: Final = dict.fromkeys(("STORE_FAST", "STORE_DEREF"), (1, -1))
+_NAMED_LOADS: Final = frozenset(("LOAD_NAME", "LOAD_DEREF"))
 # Without variables of a special kind and without cells outside their slots, these are ordinary too.
 _STRAIGHT_VARIABLES: Final = {**_STRAIGHT, **_LOADS, **_STORES, "DELETE_FAST": (0, 0), "DELETE_DEREF": (0, 0)}
 _SLOT_OPS: Final = frozenset(name for name, row in OPS.items() if row.operand == "local") | {"MAKE_CELL"}
@@ -105,6 +111,8 @@ class _Walk:
         self.cells = frozenset((*bytecode.cellvars, *bytecode.freevars))
         moved = bool(self.cells) and self.moves_cells()
         self.straight = _STRAIGHT if self.special_kinds or moved else _STRAIGHT_VARIABLES
+        if REACHED_ANNOTATIONS in bytecode.names or REACHED_ANNOTATIONS in self.cells:
+            self.straight = {name: effect for name, effect in self.straight.items() if name not in _NAMED_LOADS}
         self.displaced_cells = [NOWHERE] * len(self.items) if moved else []
         self.constants = _TRACKED_WITH_STRINGS if track_strings else _TRACKED
 
@@ -318,7 +326,7 @@ class _Walk:
         taken = pops(op, arg) - KEEPS.get(op, 0)
         if depth - taken < floor and op not in CANNOT_RAISE:
             raise self.fail(index, f"takes a value of which its handler wants to find {floor} on the stack")
-        if op in _INTRINSICS and arg in USES_STRINGS and self.constants is _TRACKED:
+        if self.constants is _TRACKED and (op in TEXT_OPS or (op in _INTRINSICS and arg in USES_STRINGS)):
             raise _NeedsStringKinds
         if op in _CONTEXT_DEPENDENT:
             self.check_context(index, item, depth, others)
@@ -326,6 +334,8 @@ class _Walk:
         try:
             if OPS[op].operand in ("local", "deref"):
                 after, moved = self.variable(op, arg, found, moved)
+            elif op == "LOAD_NAME" and arg == REACHED_ANNOTATIONS:
+                after = [SET]
             else:
                 after = [self.constant(arg)] if op == "LOAD_CONST" else apply_rule(op, arg, found)
         except SlotError as error:
@@ -347,6 +357,8 @@ class _Walk:
         """The kind of a LOAD_CONST."""
         if self.constants is not _TRACKED and (value is None or value.__class__ is str):
             return NONE if value is None else TEXT
+        if self.constants is not _TRACKED and type(value) is tuple and value and all(type(v) is str for v in value):
+            return numbered(TEXTS, len(value))
         return constant_kind(value)
 
     def variable(
@@ -369,6 +381,8 @@ class _Walk:
             return [CELL if is_cell and name not in moved else NULL | kind], moved | {name} if is_cell else moved
         if op in ("LOAD_FAST", "LOAD_FAST_CHECK"):
             return [CELL if is_cell and name not in moved else kind], moved
+        if op == "LOAD_DEREF" and name == REACHED_ANNOTATIONS:
+            kind = SET
         if op in ("LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"):
             for slot in found:
                 demand(slot, VALUE)

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from framesmith_bytecode.codegen.emission import Emitter, expect, start_of
+from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode, expect_names
 
 
@@ -252,7 +253,7 @@ class Codegen(Emitter):
             self.mark(suppressed)
             self.pop()
         self.emit("POP_EXCEPT")
-        self.pop(2)
+        self.pop(1 + TABLE.exit_slots)
         self.jump(done)
         self._reraise_cleanup(cleanup)
         self.mark(done)

@@ -246,7 +246,7 @@ class Emitter:
         """Call the exit function on top of the stack without an exception; drops it."""
         for _ in range(3):
             self.load_const(None)
-        self.call(2)
+        self.call(1 + TABLE.exit_slots)  # one slot: the first None is its self
         self.pop()
 
     def _reraise_cleanup(self, cleanup: Label) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from types import CodeType
 
 from framesmith_bytecode.analyses.verify import problems
 from framesmith_bytecode.corpus.compare import difference
-from framesmith_bytecode.cpython.exception_table import Entry, read_exception_table
+from framesmith_bytecode.cpython.exception_table import read_exception_table
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.reading.decode import decode
 from framesmith_bytecode.writing.constants import same_constant
@@ -36,8 +37,8 @@ def round_trip_problem(code: CodeType) -> str | None:
 def _version_difference(code: CodeType, again: CodeType) -> str | None:
     """The first difference in bytes: `encode` writes the compiler's code, implied instructions included.
 
-    Not compared: columns of implied instructions, regions of loop exits, which cannot raise, and code compiled without
-    columns, in which the compiler fuses instructions before it drops their columns, `encode` afterwards.
+    The exception tables are equal byte for byte. Not compared: columns of implied instructions, and code compiled
+    without columns, in which the compiler fuses instructions before it drops their columns, `encode` afterwards.
     """
     if all(position[3] is None for position in code.co_positions()):
         return None
@@ -45,10 +46,12 @@ def _version_difference(code: CodeType, again: CodeType) -> str | None:
         return None  # the compiler keeps a prefix before a jump that no longer needs it
     if code.co_code != again.co_code:
         return f"co_code changed, from {len(code.co_code)} bytes to {len(again.co_code)}"
-    for what, old, new in (("handler", _handlers(code), _handlers(again)), ("line", _lines(code), _lines(again))):
-        for unit in sorted({*old, *new}):
-            if old.get(unit) != new.get(unit):
-                return f"the {what} of unit {unit} changed, from {old.get(unit)} to {new.get(unit)}"
+    if code.co_exceptiontable != again.co_exceptiontable:
+        return f"the exception table changed, {_first_difference(code, again)}"
+    old, new = _lines(code), _lines(again)
+    for unit in sorted({*old, *new}):
+        if old.get(unit) != new.get(unit):
+            return f"the line of unit {unit} changed, from {old.get(unit)} to {new.get(unit)}"
     return None
 
 
@@ -56,15 +59,9 @@ def _operations(code: CodeType) -> list[int]:
     return [op for op in code.co_code[::2] if op != TABLE.opcodes["EXTENDED_ARG"]]
 
 
-def _handlers(code: CodeType) -> dict[int, Entry]:
-    """The entry in force for each code unit; one entry may be written as several."""
-    entries = read_exception_table(code.co_exceptiontable)
-    found = {unit: entry._replace(start=0, end=0) for entry in entries for unit in range(entry.start, entry.end)}
-    exits = [unit for unit, op in enumerate(code.co_code[::2]) if found and TABLE.names.get(op) == "END_FOR"]
-    for unit in exits:
-        for implied in range(unit, unit + len(TABLE.for_exit)):
-            found.pop(implied, None)
-    return found
+def _first_difference(code: CodeType, again: CodeType) -> str:
+    old, new = (read_exception_table(one.co_exceptiontable) for one in (code, again))
+    return next((f"from {a} to {b}" for a, b in zip_longest(old, new) if a != b), "in its bytes")
 
 
 def _lines(code: CodeType) -> dict[int, int | None]:

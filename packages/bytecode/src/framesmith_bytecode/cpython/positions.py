@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
-from framesmith_bytecode.model.bytecode import Position
+# Line, last line, column, last column, as `co_positions` gives them.
+Range: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 
 _NONE, _LONG, _NO_COLUMNS, _ONE_LINE, _SHORT_COLUMNS = 15, 14, 13, 10, 80
 
@@ -22,7 +24,7 @@ def _signed_varint(value: int) -> bytes:
     return _varint((-value << 1) | 1 if value < 0 else value << 1)
 
 
-def _payload(position: Position, delta: int) -> tuple[int, bytes]:
+def _payload(position: Range, delta: int) -> tuple[int, bytes]:
     """Code and bytes of the entry of a position, `delta` lines after the previous one."""
     line, end_line, column, end_column = position
     if column is None and end_column is None:
@@ -39,7 +41,7 @@ def _payload(position: Position, delta: int) -> tuple[int, bytes]:
     return _LONG, _signed_varint(delta) + _varint(lines) + _varint(columns[0]) + _varint(columns[1])
 
 
-def write_line_table(runs: Iterable[tuple[Position | None, int]], firstlineno: int) -> bytes:
+def write_line_table(runs: Iterable[tuple[Range | None, int]], firstlineno: int) -> bytes:
     """Encode runs of (position, number of code units).
 
     Entries hold at most eight units. A position's columns may be unknown; a position without a line is no position.

@@ -1,10 +1,12 @@
-"""The differences between CPython versions as one record; its values are in py311.py, py312.py and py313.py."""
+"""The differences between CPython versions as one record; its values are in the files py3NN.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+_PART_BITS = {"defaults": 1, "kwdefaults": 2, "annotations": 4, "closure": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,15 @@ class VersionTable:
     `pairs`: (first, second) -> opcode of a fused pair of local-variable operations.
     `errors_look_back`: look up their handler one code unit early when a called function raised.
     `yield_index`: the default operand of YIELD_VALUE, None if it has no operand.
+    `exit_slots`: slots in which BEFORE_WITH leaves the exit method: 1, or 2 with its self or NULL above it.
+    `not_taken`: a NOT_TAKEN follows every conditional jump.
+    `borrows`: LOAD_FAST_BORROW loads a local without a reference of its own.
+    `ex_mapping`: CALL_FUNCTION_EX always pops a mapping, or NULL in its place.
+    `async_for_origin`: the operand of END_ASYNC_FOR is the distance back to the loop's END_SEND.
+    `small_ints`: ints from 0 up to this one are operands of LOAD_SMALL_INT; 0 if there is no such instruction.
+    `common_constants`: the objects that LOAD_COMMON_CONSTANT loads, by its operand.
+    `part_bits`: a part of a function -> its bit in MAKE_FUNCTION or SET_FUNCTION_ATTRIBUTE.
+    `special_methods`: the methods that LOAD_SPECIAL looks up, by its operand.
     """
 
     version: tuple[int, int]
@@ -49,6 +60,15 @@ class VersionTable:
     function_attributes: bool
     closure_by_fast: bool
     yield_index: int | None
+    exit_slots: int = 1
+    not_taken: bool = False
+    borrows: bool = False
+    ex_mapping: bool = False
+    async_for_origin: bool = False
+    small_ints: int = 0
+    common_constants: tuple[object, ...] = ()
+    part_bits: Mapping[str, int] = field(default_factory=lambda: _PART_BITS)
+    special_methods: tuple[str, ...] = ()
     errors_look_back: frozenset[str] = frozenset()
     intrinsics_1: Mapping[str, int] = field(default_factory=dict)
     intrinsics_2: Mapping[str, int] = field(default_factory=dict)

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from framesmith_bytecode.model.ops import OPS, OTHER_COMPARISONS, SPELT_HERE, CallShape, Op, Operand, SuperShape
+from framesmith_bytecode.model.ops import (
+    CONVERSIONS,
+    FUNCTION_PARTS,
+    OPS,
+    OTHER_COMPARISONS,
+    SPELT_HERE,
+    CallShape,
+    InterpolationShape,
+    Op,
+    Operand,
+    SuperShape,
+)
 
 
 class Position(NamedTuple):
@@ -57,6 +68,11 @@ def _is_super(arg: object) -> bool:
     return isinstance(arg, SuperShape) and _is_name(arg.name) and type(arg.two_args) is bool
 
 
+def _is_interpolation(arg: object) -> bool:
+    known = ("", *CONVERSIONS)
+    return isinstance(arg, InterpolationShape) and arg.conversion in known and type(arg.has_format) is bool
+
+
 def _is_unpack_ex(arg: object) -> bool:
     return (
         isinstance(arg, tuple)
@@ -88,7 +104,8 @@ OPERAND_RULES: Mapping[Operand, tuple[Callable[[object], bool], str]] = {
     "call": (_is_call, "a CallShape(argc, kwnames) with no more names than arguments"),
     "super": (_is_super, "a SuperShape(name, two_args)"),
     "unpack_ex": (_is_unpack_ex, "a pair (before, after) of non-negative ints, before < 256"),
-    "function": (_is_function, "a frozenset of defaults, kwdefaults, annotations, closure"),
+    "function": (_is_function, f"a frozenset of {', '.join(FUNCTION_PARTS)}"),
+    "interpolation": (_is_interpolation, "an InterpolationShape(conversion, has_format)"),
 }
 
 # Least operand of the counting operations, if not 0, and the greatest, if any.

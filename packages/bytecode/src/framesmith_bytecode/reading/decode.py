@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Final
 
+from framesmith_bytecode.analyses.borrow import compiler_borrows
 from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.exception_table import Entry, read_exception_table
 from framesmith_bytecode.cpython.running import TABLE
@@ -53,6 +54,7 @@ _JUMP_NAMES: Final = {name for pair in TABLE.jumps.values() for name in pair if 
 _JUMPS: Final = {_OPCODES[name]: _jump_sign(name) for name in _JUMP_NAMES if name in _OPCODES}
 _FOR_ITER: Final = _OPCODES["FOR_ITER"]
 _SEND: Final = _OPCODES["SEND"]
+_NOT_TAKEN: Final = _OPCODES.get("NOT_TAKEN")
 
 
 def _mark_targets(reader: Reader, body: bytes) -> None:
@@ -83,7 +85,7 @@ def _read_instructions(reader: Reader, body: bytes) -> None:
     shared: dict[tuple[int | None, ...], Position | None] = {(None, None, None, None): None}
     plan, labels, send_targets, out = _PLAN, reader.labels, reader.send_targets, reader.out
     consts, names, slots = reader.consts, reader.names, reader.slots
-    skip: set[int] = set()
+    skip = reader.skip
     extended = 0
     unit = 0
     units = len(body) >> 1
@@ -121,7 +123,7 @@ def _read_instructions(reader: Reader, body: bytes) -> None:
         elif kind == _NUMBER:
             append(_new(Instr, (op, arg, position)))
         else:
-            reader.arg, reader.position, reader.where = arg, position, unit
+            reader.opcode, reader.arg, reader.position, reader.where = opcode, arg, position, unit
             if opcode in _JUMPS:
                 reader.target = after + _JUMPS[opcode] * arg
                 if opcode == _FOR_ITER and FOR_EXIT:
@@ -130,6 +132,25 @@ def _read_instructions(reader: Reader, body: bytes) -> None:
         unit = after
     if units in labels:
         append(labels[units])
+
+
+def _mark_branches(reader: Reader, body: bytes, entries: list[Entry]) -> None:
+    """Where a region ends between a conditional jump and its implied NOT_TAKEN there are two labels.
+
+    A NOT_TAKEN with which a region begins is read as a NOP.
+    """
+    for start, end, *_ in entries:
+        reader.region_starts.add(start)
+        if 2 * end < len(body) and body[2 * end] == _NOT_TAKEN:
+            reader.label(end + 1)
+
+
+def _mark_owning_loads(reader: Reader, bytecode: Bytecode) -> None:
+    """Put a label behind each load that could borrow and does not: the compiler's basic block ended later."""
+    borrows = compiler_borrows(bytecode, set(reader.owning))
+    for index in reversed(reader.owning):
+        if index in borrows:
+            bytecode.instructions.insert(index + 1, Label())
 
 
 def _check_labels(reader: Reader) -> None:
@@ -209,6 +230,8 @@ def _decode(code: CodeType) -> Bytecode:
     for entry in entries:
         for unit in entry[:3]:
             reader.label(unit)
+    if TABLE.not_taken:
+        _mark_branches(reader, body, entries)
     _read_instructions(reader, body)
     if reader.labels:
         _check_labels(reader)
@@ -231,4 +254,6 @@ def _decode(code: CodeType) -> Bytecode:
     )
     if TABLE.closure_by_fast and code.co_nlocals and (code.co_cellvars or code.co_freevars):
         _separate_locals_from_cells(bytecode)
+    if reader.owning:
+        _mark_owning_loads(reader, bytecode)
     return bytecode

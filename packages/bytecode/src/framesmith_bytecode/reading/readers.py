@@ -26,11 +26,14 @@ from framesmith_bytecode.model.ops import (
     FUNCTION_PARTS,
     OPS,
     CallShape,
+    InterpolationShape,
     SuperShape,
 )
 
 _OPCODES: Final = TABLE.opcodes
-_PART_BITS: Final = {1 << bit: part for bit, part in enumerate(FUNCTION_PARTS)}
+_PART_BITS: Final = {bit: part for part, bit in TABLE.part_bits.items()}
+_CONDITIONAL: Final = frozenset(f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE"))
+_OWNING_LOADS: Final = frozenset(_OPCODES[name] for name in ("LOAD_FAST", "LOAD_FAST_LOAD_FAST") if TABLE.borrows)
 _new: Final = tuple.__new__
 
 FOR_EXIT: Final = bytes(_OPCODES[name] for name in TABLE.for_exit)
@@ -44,8 +47,8 @@ class DecodeError(ValueError):
 class Reader:
     """The state of decoding one code object; `out` grows, `arg` and `position` are those of the current instruction."""
 
-    __slots__ = ("arg", "code", "consts", "kwnames", "labels", "names", "out", "position", "send_targets",
-                 "slots", "target", "where")  # fmt: skip
+    __slots__ = ("arg", "code", "consts", "kwnames", "labels", "names", "opcode", "out", "owning", "position",
+                 "region_starts", "send_targets", "skip", "slots", "target", "where")  # fmt: skip
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -56,6 +59,12 @@ class Reader:
         self.labels: dict[int, Label] = {}
         self.send_targets: dict[int, tuple[Label, Position | None]] = {}
         self.kwnames: tuple[str, ...] = ()
+        #: Units that belong to an instruction read before.
+        self.skip: set[int] = set()
+        #: Loads of locals that the code does not let borrow: the last item of each.
+        self.owning: list[int] = []
+        self.region_starts: set[int] = set()
+        self.opcode = 0
         self.arg = 0
         self.where = 0
         self.target = 0
@@ -132,14 +141,74 @@ def _read_load_fast_or_closure(reader: Reader) -> None:
     slot, code = reader.slots[reader.arg], reader.code
     closure = reader.arg >= code.co_nlocals or slot in code.co_cellvars
     reader.put("LOAD_CLOSURE" if closure else "LOAD_FAST", slot)
+    if reader.opcode in _OWNING_LOADS:
+        reader.owning.append(len(reader.out) - 1)
 
 
 def _read_local_pair(first: str, second: str) -> Callable[[Reader], None]:
     def read(reader: Reader) -> None:
         reader.put(first, reader.slots[reader.arg >> 4])
         reader.put(second, reader.slots[reader.arg & 15])
+        if reader.opcode in _OWNING_LOADS:
+            reader.owning.append(len(reader.out) - 1)
 
     return read
+
+
+def _read_small_int(reader: Reader) -> None:
+    reader.put("LOAD_CONST", reader.arg)
+
+
+def _read_common_constant(reader: Reader) -> None:
+    value = TABLE.common_constants[reader.arg]
+    if value is AssertionError:
+        reader.put("LOAD_ASSERTION_ERROR")
+    else:
+        reader.put("LOAD_CONST", value)
+
+
+def _read_not_taken(reader: Reader) -> None:
+    """Implied behind conditional jumps; where the compiler marks another branch it does nothing."""
+    last = next((item for item in reversed(reader.out) if isinstance(item, Instr)), None)
+    if last is None or last.op not in _CONDITIONAL or reader.where in reader.region_starts:
+        reader.put("NOP")
+
+
+# The special method looked up first, by the operation, and the instructions that follow.
+_ENTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "BEFORE_WITH": ("__exit__", "__enter__"),
+    "BEFORE_ASYNC_WITH": ("__aexit__", "__aenter__"),
+}
+
+
+def _read_load_special(reader: Reader) -> None:
+    """A context manager is entered by COPY 1, LOAD_SPECIAL exit, SWAP 2, SWAP 3, LOAD_SPECIAL enter, CALL 0."""
+    for op, (leave, enter) in _ENTERS.items():
+        if TABLE.special_methods[reader.arg] == leave:
+            rest = [("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", TABLE.special_methods.index(enter)), ("CALL", 0)]
+            wanted = b"".join(bytes((_OPCODES[name], arg)) for name, arg in rest)
+            start = reader.where + 1
+            if reader.code.co_code[2 * start : 2 * start + len(wanted)] == wanted:
+                reader.take_last("COPY")
+                reader.skip.update(range(start, start + len(rest) + TABLE.caches["CALL"]))
+                reader.put(op)
+                return
+    read_unknown(reader)
+
+
+def _read_call_ex(reader: Reader) -> None:
+    """With a mapping or NULL on top: NULL is pushed directly before."""
+    last = reader.out[-1]
+    has_mapping = not isinstance(last, Instr) or last.op != "PUSH_NULL"
+    if not has_mapping:
+        reader.out.pop()
+    reader.put("CALL_FUNCTION_EX", has_mapping)
+
+
+def _read_interpolation(reader: Reader) -> None:
+    conversion = reader.arg >> 2
+    shape = InterpolationShape(CONVERSIONS[conversion - 1] if conversion else "", bool(reader.arg & 1))
+    reader.put("BUILD_INTERPOLATION", shape)
 
 
 def _read_classderef(reader: Reader) -> None:
@@ -153,7 +222,10 @@ def _read_return_const(reader: Reader) -> None:
 
 
 def _read_binary_op(reader: Reader) -> None:
-    reader.put("BINARY_OP", BINARY_OPERATORS[reader.arg])
+    if reader.arg == len(BINARY_OPERATORS):
+        reader.put("BINARY_SUBSCR")
+    else:
+        reader.put("BINARY_OP", BINARY_OPERATORS[reader.arg])
 
 
 def _read_compare(reader: Reader) -> None:
@@ -304,7 +376,12 @@ def _make_readers() -> dict[int, Callable[[Reader], None]]:
         "COMPARE_OP": _read_compare,
         "IS_OP": _read_flag("IS_OP"),
         "CONTAINS_OP": _read_flag("CONTAINS_OP"),
-        "CALL_FUNCTION_EX": _read_flag("CALL_FUNCTION_EX"),
+        "CALL_FUNCTION_EX": _read_call_ex if TABLE.ex_mapping else _read_flag("CALL_FUNCTION_EX"),
+        "LOAD_SMALL_INT": _read_small_int,
+        "LOAD_COMMON_CONSTANT": _read_common_constant,
+        "LOAD_SPECIAL": _read_load_special,
+        "NOT_TAKEN": _read_not_taken,
+        "BUILD_INTERPOLATION": _read_interpolation,
         "KW_NAMES": _read_kw_names,
         "CALL": _read_call,
         "CALL_KW": _read_call_kw,
@@ -331,6 +408,9 @@ def _make_readers() -> dict[int, Callable[[Reader], None]]:
                 by_name[name] = _read_jump(op)
     for (first, second), name in TABLE.pairs.items():
         by_name[name] = _read_local_pair(first, second)
+    if TABLE.borrows:
+        by_name["LOAD_FAST_BORROW"] = _read_load_fast_or_closure
+        by_name["LOAD_FAST_BORROW_LOAD_FAST_BORROW"] = _read_local_pair("LOAD_FAST", "LOAD_FAST")
     if TABLE.attr_method_bit:
         by_name["LOAD_ATTR"] = _read_load_attr
     if TABLE.closure_by_fast:

@@ -73,6 +73,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "WITH_EXCEPT_START": "with x: f()",
     "LOAD_ASSERTION_ERROR": "assert x",
     "GET_ITER": "for x in y: f()",
+    "POP_ITER": "any(f(x) for x in y)",
     "GET_YIELD_FROM_ITER": "def f(): yield from x",
     "RETURN_GENERATOR": "def f(): yield",
     "YIELD_VALUE": "def f(): yield x",
@@ -114,6 +115,8 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "CONVERT_VALUE": "f'{x!r}'",
     "FORMAT_SIMPLE": "f'{x}'",
     "FORMAT_WITH_SPEC": "f'{x:>4}'",
+    "BUILD_INTERPOLATION": "t'{x!r:>4}'",
+    "BUILD_TEMPLATE": "t'{x}'",
     "IMPORT_NAME": "import x",
     "IMPORT_FROM": "from x import y",
     "IMPORT_STAR": "from x import *",
@@ -130,4 +133,11 @@ WRITTEN_SINCE: Final[Mapping[str, str]] = {
     "BINARY_SLICE": "3.12",
     "STORE_SLICE": "3.12",
     "TO_BOOL": "3.13",
+    "POP_ITER": "3.14",
+}
+
+# The last version whose compiler emits the operation, where later versions can run it.
+WRITTEN_UNTIL: Final[Mapping[str, str]] = {
+    "BUILD_CONST_KEY_MAP": "3.13",
+    "SETUP_ANNOTATIONS": "3.13",
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from framesmith_bytecode.cpython.running import TABLES
 from framesmith_bytecode.model.bytecode import COUNT_LIMITS, OPERAND_RULES
-from framesmith_bytecode.model.ops import OPS, CallShape, Effect, Op
+from framesmith_bytecode.model.ops import OPS, CallShape, Effect, InterpolationShape, Op, operations
 from framesmith_bytecode.reference.examples import EXAMPLES
 
 # The first operation of each section of the page.
@@ -32,8 +33,9 @@ _SAMPLES: Final[Mapping[str, tuple[tuple[str, Any, Any], ...]]] = {
     "bool": (("mapping", False, True),),
     "function": (("parts", frozenset({"closure"}), frozenset({"closure", "defaults"})),),
     "unpack_ex": (("before", (1, 1), (2, 1)), ("after", (1, 1), (1, 2))),
+    "interpolation": (("format", InterpolationShape(), InterpolationShape("", True)),),
 }
-_SIZE: Final[Mapping[str, int]] = {"count": 3, "call": 3, "bool": 0, "function": 1, "unpack_ex": 1}
+_SIZE: Final[Mapping[str, int]] = {"count": 3, "call": 3, "bool": 0, "function": 1, "unpack_ex": 1, "interpolation": 0}
 
 _COLUMNS: Final = "| operation | operand | pops | pushes | looks at | since | meaning | example |"
 
@@ -92,14 +94,36 @@ def _example(source: str) -> str:
     return "<br>".join(f"{'&emsp;' * line.startswith(' ')}`{line.strip()}`" for line in lines)
 
 
-def _line(row: Op) -> str:
+@cache
+def _operations(version: tuple[int, int]) -> dict[str, Op]:
+    return operations(TABLES[version])
+
+
+def _varying(name: str, describe: Callable[[Op], str]) -> str:
+    """A description of an operation, with the versions since which it is another one."""
+    said: list[str] = []
+    last = ""
+    for major, minor in TABLES:
+        text = describe(_operations((major, minor))[name])
+        if not said:
+            said.append(text)
+        elif text != last:
+            said.append(f"({text} since {major}.{minor})")
+        last = text
+    return " ".join(said)
+
+
+def _pushed(row: Op) -> str:
     pushed = _count(row, row.pushes)
     if row.flow == "branch" and row.jump_pushes != row.pushes:
         pushed += f" ({row.jump_pushes} when it jumps)"
     pushed = "leaves the function" if row.flow == "return" else pushed
-    pushed = "raises" if row.flow == "raise" else pushed
-    looks = _looks(row)
-    cells = [f"`{row.name}`", _operand(row), _count(row, row.pops), pushed, looks, row.since, row.meaning]
+    return "raises" if row.flow == "raise" else pushed
+
+
+def _line(row: Op) -> str:
+    effects = [_varying(row.name, describe) for describe in (lambda one: _count(one, one.pops), _pushed, _looks)]
+    cells = [f"`{row.name}`", _operand(row), *effects, row.since, row.meaning]
     return "| " + " | ".join([*cells, _example(EXAMPLES[row.name])]) + " |"
 
 

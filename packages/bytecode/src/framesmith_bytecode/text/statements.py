@@ -8,7 +8,7 @@ from typing import Any, Final
 from framesmith_bytecode.analyses.slot_rules import KEEPS
 from framesmith_bytecode.analyses.slots import NULL as NULL_KIND
 from framesmith_bytecode.analyses.slots import Kind
-from framesmith_bytecode.cpython.running import NULL_FIRST
+from framesmith_bytecode.cpython.running import NULL_FIRST, TABLE
 from framesmith_bytecode.model.bytecode import Instr, Label
 from framesmith_bytecode.model.ops import pops, pushes
 from framesmith_bytecode.text.expressions import (
@@ -237,8 +237,23 @@ class Statements:
 
     def with_except_start(self, index: int, op: str, arg: None) -> None:
         self.pending.name_effects()
-        leave, exception = self.pending.slots[-4], self.pending.slots[-1]
-        self.pending.slots.append(call(leave, (f"*exc_info({exception.text})",), [leave, exception]))
+        leave, *selves = self.pending.slots[-3 - TABLE.exit_slots : -3]
+        exception = self.pending.slots[-1]
+        callee, first = (Text("call"), (leave, *selves)) if selves and selves != [NULL] else (leave, ())
+        arguments = (*(part.text for part in first), f"*exc_info({exception.text})")
+        self.pending.slots.append(call(callee, arguments, [leave, *selves, exception]))
+
+    def before_with(self, index: int, op: str, arg: None) -> None:
+        """The exit, with its self as one text and NULL or, where the difference is visible, as two slots."""
+        if TABLE.exit_slots == 1 or self.methods_in_full:
+            self.other(index, op, arg)
+            return
+        base = len(self.pending) - 1
+        stored = self.stored_at_once(index)
+        targets = [slot_name(base), *(stored or [slot_name(base + 2)])]
+        self.pending.prepare(1, targets)
+        self.say(f"{', '.join(targets)} = {generic(op, self.pending.take(1), arg).text}")
+        self.pending.slots += [slot_text(base), NULL, *([] if stored else [slot_text(base + 2)])]
 
     # ---- the stack ----
 
@@ -384,6 +399,8 @@ _SPECIAL: Final[Mapping[str, Callable[[Statements, int, str, Any], None]]] = {
     "LOAD_SUPER_METHOD": Statements.load_method,
     "CALL": Statements.call,
     "CALL_FUNCTION_EX": Statements.call,
+    "BEFORE_WITH": Statements.before_with,
+    "BEFORE_ASYNC_WITH": Statements.before_with,
     "UNPACK_SEQUENCE": Statements.unpack,
     "UNPACK_EX": Statements.unpack,
     "LOAD_FAST_AND_CLEAR": Statements.take_variable,

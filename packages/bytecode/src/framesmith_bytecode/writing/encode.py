@@ -20,7 +20,9 @@ from framesmith_bytecode.writing.lowered import Lowered, Unit
 _EXTENDED_ARG: Final = TABLE.opcodes["EXTENDED_ARG"]
 _CACHES: Final = [TABLE.caches.get(TABLE.names.get(number, ""), 0) for number in range(256)]
 _PADDING: Final = [bytes(2 * count) for count in range(16)]
-_BACKWARD: Final = frozenset(number for name, number in TABLE.opcodes.items() if "BACKWARD" in name)
+_BACKWARD: Final = frozenset(
+    number for name, number in TABLE.opcodes.items() if "BACKWARD" in name or name == "END_ASYNC_FOR"
+)
 
 
 def _prefixes(arg: int) -> int:
@@ -97,17 +99,47 @@ def _position_runs(units: list[Unit], sizes: list[int]) -> list[tuple[Position |
     return runs
 
 
-def _exception_entries(low: Lowered, states: StackStates, offsets: list[int]) -> list[Entry]:
+def _regions_of_units(low: Lowered, states: StackStates) -> list[tuple[int, int, int]]:
+    """Runs of units in one region: start, end, region.
+
+    The exits of a loop are in the region of its FOR_ITER, an implied NOT_TAKEN in that of its jump or in none.
+    """
     at = {index: low.labels[label] for label, index in states.labels.items()}
-    entries = []
-    for span in states.spans:
-        region = low.bytecode.regions[span.key]
-        depth = states.regions.get(span.key, region.depth)
+    runs = [(at[span.start], at[span.end], span.key) for span in states.spans]
+    if not low.exits and not low.implied:
+        return runs
+    units: dict[int, int] = {unit: key for start, end, key in runs for unit in range(start, end)}
+    regions = {index: span.key for span in states.spans for index in range(span.start, span.end)}
+    for unit, loop in low.exits.items():
+        units.pop(unit, None)
+        if loop in regions:
+            units[unit] = regions[loop]
+    for unit, jump in low.implied.items():
+        if units.get(unit) != regions.get(jump):
+            units.pop(unit, None)
+    runs = []
+    for unit in sorted(units):
+        if runs and runs[-1][1] == unit and runs[-1][2] == units[unit]:
+            runs[-1] = (runs[-1][0], unit + 1, units[unit])
+        else:
+            runs.append((unit, unit + 1, units[unit]))
+    return runs
+
+
+def _exception_entries(low: Lowered, states: StackStates, offsets: list[int]) -> list[Entry]:
+    entries: list[Entry] = []
+    for first, last, key in _regions_of_units(low, states):
+        region = low.bytecode.regions[key]
+        depth = states.regions.get(key, region.depth)
         if depth is None:  # no path enters the region, and it has no depth
             continue
-        start, end = offsets[at[span.start]], offsets[at[span.end]]
-        if start < end:
-            entries.append(Entry(start, end, offsets[low.labels[region.handler]], depth, region.lasti))
+        entry = Entry(offsets[first], offsets[last], offsets[low.labels[region.handler]], depth, region.lasti)
+        if entry.start >= entry.end:
+            continue
+        if entries and entries[-1].end == entry.start and entries[-1][2:] == entry[2:]:
+            entries[-1] = entries[-1]._replace(end=entry.end)
+        else:
+            entries.append(entry)
     return entries
 
 

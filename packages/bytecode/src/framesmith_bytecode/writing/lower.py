@@ -36,25 +36,31 @@ def _prologue(low: Lowered) -> None:
     low.barrier = len(low.units)
 
 
-def _put_loop_exit(low: Lowered, through: list[Label], position: Position | None) -> None:
+def _put_loop_exit(low: Lowered, through: list[Label], position: Position | None, loop: int) -> None:
     for label in through:
         low.labels[label] = len(low.units)
     for name in TABLE.for_exit:
+        low.exits[len(low.units)] = loop
         low.put(name, 0, position)
 
 
 def _place_run(low: Lowered) -> None:
     """Bind the labels of `low.run`, after the exits of the loops that end here."""
     low.run_falls = bool(low.units) and low.units[-1][0] not in _FALLS_NOT
+    if low.run_falls and low.not_taken == len(low.units) - 1:
+        for label in low.run[:-1]:  # a region ends or begins before the implied NOT_TAKEN
+            low.labels.setdefault(label, low.not_taken)
     leaving = [low.loop_exits[label] for label in low.run if label in low.loop_exits]
     if leaving:
         for label in takewhile(lambda label: label not in low.loop_exits, low.run):
-            if not low.is_jump_target([label]):  # it bounds a region and may precede the exit
+            if label not in low.labels and not low.is_jump_target(
+                [label]
+            ):  # it bounds a region and may precede the exit
                 low.labels[label] = len(low.units)
         around = Label()
         if low.run_falls and TABLE.for_exit:
             low.put("JUMP_FORWARD", around, low.units[-1][2])
-        _put_loop_exit(low, [through for through, _ in leaving], leaving[0][1])
+        _put_loop_exit(low, [through for through, _, _ in leaving], *leaving[0][1:])
         low.labels[around] = len(low.units)
     for label in low.run:
         low.labels.setdefault(label, len(low.units))
@@ -112,7 +118,7 @@ def lower(bytecode: Bytecode, states: StackStates) -> Lowered:
     low = Lowered(bytecode, states)
     _prologue(low)
     _lower_items(low)
-    for through, label, position in low.tail:
-        _put_loop_exit(low, [through], position)
+    for through, label, position, loop in low.tail:
+        _put_loop_exit(low, [through], position, loop)
         low.put("JUMP_BACKWARD", label, position)
     return low

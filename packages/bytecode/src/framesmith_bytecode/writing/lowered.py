@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from framesmith_bytecode.analyses.borrow import borrowable
 from framesmith_bytecode.analyses.bound import possibly_unbound
 from framesmith_bytecode.analyses.spans import BytecodeError, describe
 from framesmith_bytecode.analyses.stack import StackStates
@@ -23,7 +24,9 @@ class Lowered:
 
     `run`: the labels directly before the item; `run_falls`: control falls through into them. `loop_exits`,
     `send_exits`: the target of a FOR_ITER or SEND -> the label to which that instruction jumps. `tail`: exits of loops
-    that leave backward, written at the end.
+    that leave backward, written at the end. `exits`: the units of loops' exits -> the item of their FOR_ITER.
+    `implied`: the unit of each NOT_TAKEN -> the item of its jump; `not_taken`: the last of them. `wait_ends`: a
+    JUMP_NO_INTERRUPT -> the unit after it.
     """
 
     def __init__(self, bytecode: Bytecode, states: StackStates) -> None:
@@ -37,20 +40,44 @@ class Lowered:
         self.slots = slot_indices(bytecode)
         self.cells = {name: self.slots[name] for name in (*bytecode.cellvars, *bytecode.freevars)}
         self.unbound = possibly_unbound(bytecode, states) if TABLE.unchecked_fast else set()
+        self.borrowable = borrowable(bytecode, states) if TABLE.borrows else set()
         self.deepest = states.deepest
+        self.not_taken = -2
         self.barrier = 0
         self.last_op = ""
         self.index = 0
         self.run: list[Label] = []
         self.run_falls = False
-        self.loop_exits: dict[Label, tuple[Label, Position | None]] = {}
+        self.exits: dict[int, int] = {}
+        self.implied: dict[int, int] = {}
+        self.wait_ends: dict[int, int] = {}
+        self.loop_exits: dict[Label, tuple[Label, Position | None, int]] = {}
         self.send_exits: dict[Label, Label] = {}
-        self.tail: list[tuple[Label, Label, Position | None]] = []
+        self.tail: list[tuple[Label, Label, Position | None, int]] = []
         self._jump_targets: set[Label] | None = None
 
     def put(self, name: str, arg: int | Label, position: Position | None) -> None:
         """Append an instruction by its version name."""
         self.units.append((_CODES[name], arg, position))
+
+    def reserve(self, slots: int) -> None:
+        """Slots above those before the item that its instructions need meanwhile."""
+        self.deepest = max(self.deepest, (self.stack_states.before[self.index] or 0) + slots)
+
+    def loop_of_handler(self) -> Label | None:
+        """Where the loop over a GET_ANEXT goes on whose exceptions come to this item: behind its wait."""
+        items, regions = self.bytecode.instructions, self.bytecode.regions
+        for span in self.stack_states.spans:
+            if regions[span.key].handler not in self.run:
+                continue
+            first = next((i for i in items[span.start :] if isinstance(i, Instr)), None)
+            if first is not None and first.op == "GET_ANEXT":
+                after = next((unit for index, unit in self.wait_ends.items() if index > span.start), None)
+                if after is not None:
+                    label = Label("next")
+                    self.labels[label] = after
+                    return label
+        return None
 
     def name_index(self, name: str) -> int:
         """Index in `co_names`; the name is added if missing."""

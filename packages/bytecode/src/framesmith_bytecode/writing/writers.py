@@ -11,6 +11,7 @@ from typing import Any, Final
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Instr, Label, Position
 from framesmith_bytecode.model.ops import BINARY_OPERATORS, COMPARISONS, CONVERSIONS, FUNCTION_PARTS, OPS
+from framesmith_bytecode.writing.constants import constant_key
 from framesmith_bytecode.writing.lowered import Lowered
 
 _CODES: Final = TABLE.opcodes
@@ -24,19 +25,41 @@ _INVERSE: Final = {
 _GIVES_BOOL: Final = frozenset(
     ("TO_BOOL", "UNARY_NOT", "IS_OP", "CONTAINS_OP", "CHECK_EXC_MATCH", "MATCH_MAPPING", "MATCH_SEQUENCE")
 )
+_FORMATS: Final = ("format", ".format")  # the parameter of functions that compute annotations
+_CONSTANT_LOADS: Final = frozenset(_CODES[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT") if name in _CODES)
 _LOADS_METHOD: Final = {"LOAD_METHOD": 1, "LOAD_SUPER_METHOD": -1}  # and what they add to the stack
 _OPERATOR_INDEX: Final = {operator: index for index, operator in enumerate(BINARY_OPERATORS)}
 
 Writer = Callable[[Lowered, Any, Position | None], None]
 
 
+#: The constants of LOAD_COMMON_CONSTANT; AssertionError is LOAD_ASSERTION_ERROR.
+_COMMON: Final = {constant_key(value): index for index, value in enumerate(TABLE.common_constants)}
+_COMMON_TYPES: Final = frozenset(type(value) for value in TABLE.common_constants)
+
+
 def _load_const(low: Lowered, value: object, position: Position | None) -> None:
+    if value.__class__ is int and 0 <= value < TABLE.small_ints:
+        low.put("LOAD_SMALL_INT", value, position)
+        return
+    if value.__class__ in _COMMON_TYPES and value is not AssertionError:
+        common = _COMMON.get(constant_key(value))
+        if common is not None:
+            low.put("LOAD_COMMON_CONSTANT", common, position)
+            return
     low.put("LOAD_CONST", low.consts.index(value), position)
+
+
+def _load_assertion_error(low: Lowered, arg: None, position: Position | None) -> None:
+    low.put("LOAD_COMMON_CONSTANT", TABLE.common_constants.index(AssertionError), position)
 
 
 def _load_fast(low: Lowered, name: str, position: Position | None) -> None:
     checked = low.index in low.unbound
     if not checked and ("LOAD_FAST", "LOAD_FAST") in TABLE.pairs and _fuse_pair(low, "LOAD_FAST", name, position):
+        return
+    if not checked and low.index in low.borrowable:
+        low.put("LOAD_FAST_BORROW", low.slot(name), position)
         return
     low.put("LOAD_FAST_CHECK" if checked else "LOAD_FAST", low.slot(name), position)
 
@@ -51,9 +74,14 @@ def _fuse_pair(low: Lowered, second: str, name: str, position: Position | None) 
     slot = low.slot(name)
     for first in ("LOAD_FAST", "STORE_FAST"):
         pair = TABLE.pairs.get((first, second))
-        if pair is not None and low.last_op == first and low.previous(first, position):
+        if pair is None or low.last_op != first:
+            continue
+        borrows = first == "LOAD_FAST" and TABLE.borrows and low.previous("LOAD_FAST_BORROW", position)
+        if borrows or low.previous(first, position):
             before = low.units[-1][1]
             if isinstance(before, int) and before < 16 and slot < 16:
+                if borrows and low.index in low.borrowable:  # both do, or neither
+                    pair = "LOAD_FAST_BORROW_LOAD_FAST_BORROW"
                 low.units[-1] = (_CODES[pair], before << 4 | slot, position)
                 return True
     return False
@@ -64,7 +92,10 @@ def _load_fast_check(low: Lowered, name: str, position: Position | None) -> None
 
 
 def _load_closure(low: Lowered, name: str, position: Position | None) -> None:
-    low.put("LOAD_FAST" if TABLE.closure_by_fast else "LOAD_CLOSURE", low.cell(name), position)
+    if low.index in low.borrowable:
+        low.put("LOAD_FAST_BORROW", low.cell(name), position)
+    else:
+        low.put("LOAD_FAST" if TABLE.closure_by_fast else "LOAD_CLOSURE", low.cell(name), position)
 
 
 def _load_from_dict_or_deref(low: Lowered, name: str, position: Position | None) -> None:
@@ -122,6 +153,13 @@ def _load_super(method: int) -> Writer:
     return write
 
 
+def _binary_subscr(low: Lowered, arg: None, position: Position | None) -> None:
+    if "BINARY_SUBSCR" in _CODES:
+        low.put("BINARY_SUBSCR", 0, position)
+    else:
+        low.put("BINARY_OP", len(BINARY_OPERATORS), position)
+
+
 def _slice(with_slice: str, with_subscript: str) -> Writer:
     def write(low: Lowered, arg: None, position: Position | None) -> None:
         if with_slice in _CODES:
@@ -152,11 +190,23 @@ def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
 def _is_length_test(low: Lowered) -> bool:
     """Whether a comparison of GET_LEN with a constant precedes: the compiler knows that its result is a bool."""
     tail = [unit[0] for unit in low.units[low.barrier :][-3:]]
-    return tail == [_CODES["GET_LEN"], _CODES["LOAD_CONST"], _CODES["COMPARE_OP"]]
+    return tail[:1] == [_CODES["GET_LEN"]] and tail[1] in _CONSTANT_LOADS and tail[2:] == [_CODES["COMPARE_OP"]]
+
+
+def _is_format_test(low: Lowered) -> bool:
+    """Whether this is the first test of a function that computes annotations: of an int, the compiler says."""
+    bytecode = low.bytecode
+    if bytecode.posonlyargcount != 1 or bytecode.varnames[0] not in _FORMATS or not TABLE.small_ints:
+        return False
+    first = [item for item in bytecode.instructions[: low.index] if isinstance(item, Instr)]
+    ops = [(item.op, item.arg) for item in first]
+    return ops == [("RESUME", 0), ("LOAD_FAST", bytecode.varnames[0]), ("LOAD_CONST", 2), ("COMPARE_OP", ">")]
 
 
 def _want_bool(low: Lowered, position: Position | None) -> None:
-    if TABLE.bool_jumps and low.last_op not in _GIVES_BOOL and not _is_length_test(low):
+    if not TABLE.bool_jumps or low.last_op in _GIVES_BOOL:
+        return
+    if not _is_length_test(low) and not (low.last_op == "COMPARE_OP" and _is_format_test(low)):
         _to_bool(low, None, position)
 
 
@@ -174,20 +224,47 @@ def _compare_op(low: Lowered, operator: str, position: Position | None) -> None:
     low.put("COMPARE_OP", COMPARISONS.index(operator) << TABLE.compare_shift | mask, position)
 
 
+def _not_taken(low: Lowered, position: Position | None) -> None:
+    if TABLE.not_taken:
+        low.not_taken = len(low.units)
+        low.implied[low.not_taken] = low.index
+        low.put("NOT_TAKEN", 0, position)
+
+
+def _nop(low: Lowered, arg: None, position: Position | None) -> None:
+    """Behind an END_SEND the compiler marks with it that an asynchronous loop goes on.
+
+    In a region of its own behind a conditional jump it is the NOT_TAKEN of the jump.
+    """
+    behind_jump = low.run and low.not_taken == len(low.units) - 1 and low.units[-1][2] == position
+    if behind_jump and any(region.start in low.run for region in low.bytecode.regions):
+        low.labels.update(dict.fromkeys(low.run, low.not_taken))
+        del low.implied[low.not_taken]
+        low.not_taken = -2
+        return
+    low.put("NOT_TAKEN" if TABLE.not_taken and low.last_op == "END_SEND" else "NOP", 0, position)
+
+
 def _jump(op: str) -> Writer:
     forward, backward = TABLE.jumps[op]
     tests_truth = op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
+    conditional = op in _INVERSE
 
     def write(low: Lowered, label: Label, position: Position | None) -> None:
         if tests_truth:
             _want_bool(low, position)
         if label not in low.labels:
             low.put(forward, label, position)
+            if conditional:
+                _not_taken(low, position)
         elif backward is not None:
             low.put(backward, label, position)
+            if op == "JUMP_NO_INTERRUPT":
+                low.wait_ends[low.index] = len(low.units)
         else:  # this CPython has unconditional backward jumps only
             around = Label()
             low.put(TABLE.jumps[_INVERSE[op]][0], around, position)
+            _not_taken(low, position)
             low.put("JUMP_BACKWARD", label, position)
             low.labels[around] = len(low.units)
 
@@ -197,9 +274,9 @@ def _jump(op: str) -> Writer:
 def _for_iter(low: Lowered, label: Label, position: Position | None) -> None:
     if label in low.labels:
         through = Label()
-        low.tail.append((through, label, position))
+        low.tail.append((through, label, position, low.index))
     else:
-        through, _ = low.loop_exits.setdefault(label, (Label(), position))
+        through = low.loop_exits.setdefault(label, (Label(), position, low.index))[0]
     low.put("FOR_ITER", through, position)
 
 
@@ -258,6 +335,67 @@ def _names_position(low: Lowered, shape: Any, position: Position | None) -> Posi
     return position
 
 
+def _call_function_ex(low: Lowered, has_mapping: bool, position: Position | None) -> None:
+    if not TABLE.ex_mapping:
+        low.put("CALL_FUNCTION_EX", int(has_mapping), position)
+        return
+    if not has_mapping:
+        low.reserve(1)
+        if len(low.units) > low.barrier and low.units[-1][0] == _CODES["LOAD_GLOBAL"]:
+            _push_null(low, None, low.units[-1][2])
+        else:
+            low.put("PUSH_NULL", 0, position)
+    low.put("CALL_FUNCTION_EX", 0, position)
+
+
+def _before_with(op: str, leave: str, enter: str) -> Writer:
+    def write(low: Lowered, arg: None, position: Position | None) -> None:
+        if op in _CODES:
+            low.put(op, 0, position)
+            return
+        methods = TABLE.special_methods
+        low.put("COPY", 1, position)
+        low.put("LOAD_SPECIAL", methods.index(leave), position)
+        low.put("SWAP", 2, position)
+        low.put("SWAP", 3, position)
+        low.put("LOAD_SPECIAL", methods.index(enter), position)
+        low.put("CALL", 0, position)
+        low.reserve(3)
+
+    return write
+
+
+def _end_async_for(low: Lowered, arg: None, position: Position | None) -> None:
+    """The operand leads back to where the loop goes on: the END_SEND of the GET_ANEXT whose handler this is."""
+    origin = low.loop_of_handler() if TABLE.async_for_origin else None
+    low.put("END_ASYNC_FOR", 0 if origin is None else origin, position)
+
+
+def _build_const_key_map(low: Lowered, n: int, position: Position | None) -> None:
+    if "BUILD_CONST_KEY_MAP" in _CODES:
+        low.put("BUILD_CONST_KEY_MAP", n, position)
+        return
+    low.put("UNPACK_SEQUENCE", n, position)  # value 1, ..., value n, key n, ..., key 1
+    low.put("BUILD_MAP", 0, position)
+    for index in range(n):
+        low.put("COPY", 2 + index, position)
+        low.put("COPY", 2 * n + 2 - index, position)
+        low.put("MAP_ADD", 1, position)
+    low.put("SWAP", 2 * n + 1, position)
+    for _ in range(2 * n):
+        low.put("POP_TOP", 0, position)
+    low.reserve(n + 2)
+
+
+def _build_interpolation(low: Lowered, shape: Any, position: Position | None) -> None:
+    conversion = CONVERSIONS.index(shape.conversion) + 1 if shape.conversion else 0
+    low.put("BUILD_INTERPOLATION", conversion << 2 | 2 | shape.has_format, position)
+
+
+def _pop_iter(low: Lowered, arg: None, position: Position | None) -> None:
+    low.put("POP_ITER" if "POP_ITER" in _CODES else "POP_TOP", 0, position)
+
+
 def _call(low: Lowered, shape: Any, position: Position | None) -> None:
     if TABLE.calls == "call_kw":
         if not shape.kwnames:
@@ -265,8 +403,7 @@ def _call(low: Lowered, shape: Any, position: Position | None) -> None:
             return
         low.put("LOAD_CONST", low.consts.index(shape.kwnames), _names_position(low, shape, position))
         low.put("CALL_KW", shape.argc, position)
-        depth = low.stack_states.before[low.index]
-        low.deepest = max(low.deepest, (depth or 0) + 1)
+        low.reserve(1)
         return
     if shape.kwnames:
         low.put("KW_NAMES", low.consts.index(shape.kwnames), _names_position(low, shape, position))
@@ -275,20 +412,27 @@ def _call(low: Lowered, shape: Any, position: Position | None) -> None:
     low.put("CALL", shape.argc, position)
 
 
+def _part_bit(low: Lowered, part: str) -> int:
+    bit = TABLE.part_bits.get(part)
+    if bit is None:
+        raise low.fail(f"functions of this CPython have no {part}")
+    return bit
+
+
 def _make_function(low: Lowered, parts: Any, position: Position | None) -> None:
     if not TABLE.function_attributes:
-        low.put("MAKE_FUNCTION", sum(1 << FUNCTION_PARTS.index(part) for part in parts), position)
+        low.put("MAKE_FUNCTION", sum(_part_bit(low, part) for part in parts), position)
         return
     low.put("MAKE_FUNCTION", 0, position)
     for part in reversed(FUNCTION_PARTS):
         if part in parts:
-            low.put("SET_FUNCTION_ATTRIBUTE", 1 << FUNCTION_PARTS.index(part), position)
+            low.put("SET_FUNCTION_ATTRIBUTE", _part_bit(low, part), position)
 
 
 def _set_function_attribute(low: Lowered, part: str, position: Position | None) -> None:
     if not TABLE.function_attributes:
         raise low.fail("this CPython gives functions their parts in MAKE_FUNCTION")
-    low.put("SET_FUNCTION_ATTRIBUTE", 1 << FUNCTION_PARTS.index(part), position)
+    low.put("SET_FUNCTION_ATTRIBUTE", _part_bit(low, part), position)
 
 
 def _convert_value(low: Lowered, conversion: str, position: Position | None) -> None:
@@ -368,6 +512,7 @@ def _missing(low: Lowered, arg: object, position: Position | None) -> None:
 
 def _make_writers() -> dict[str, Writer]:
     writers: dict[str, Writer] = {
+        "NOP": _nop,
         "LOAD_CONST": _load_const,
         "LOAD_FAST": _load_fast,
         "STORE_FAST": _store_fast,
@@ -381,6 +526,7 @@ def _make_writers() -> dict[str, Writer]:
         "LOAD_METHOD": _load_method,
         "LOAD_SUPER_ATTR": _load_super(0),
         "LOAD_SUPER_METHOD": _load_super(1),
+        "BINARY_SUBSCR": _binary_subscr,
         "BINARY_SLICE": _slice("BINARY_SLICE", "BINARY_SUBSCR"),
         "STORE_SLICE": _slice("STORE_SLICE", "STORE_SUBSCR"),
         "TO_BOOL": _to_bool,
@@ -389,7 +535,13 @@ def _make_writers() -> dict[str, Writer]:
         "COMPARE_OP": _compare_op,
         "IS_OP": _flag("IS_OP"),
         "CONTAINS_OP": _flag("CONTAINS_OP"),
-        "CALL_FUNCTION_EX": _flag("CALL_FUNCTION_EX"),
+        "CALL_FUNCTION_EX": _call_function_ex,
+        "BEFORE_WITH": _before_with("BEFORE_WITH", "__exit__", "__enter__"),
+        "BEFORE_ASYNC_WITH": _before_with("BEFORE_ASYNC_WITH", "__aexit__", "__aenter__"),
+        "END_ASYNC_FOR": _end_async_for,
+        "BUILD_CONST_KEY_MAP": _build_const_key_map,
+        "BUILD_INTERPOLATION": _build_interpolation,
+        "POP_ITER": _pop_iter,
         "END_SEND": _end_send,
         "POP_TOP": _pop_top,
         "CALL": _call,
@@ -412,6 +564,10 @@ def _make_writers() -> dict[str, Writer]:
     writers.update({"FOR_ITER": _for_iter, "SEND": _send})
     for call, numbers in (("CALL_INTRINSIC_1", TABLE.intrinsics_1), ("CALL_INTRINSIC_2", TABLE.intrinsics_2)):
         writers.update({op: _intrinsic(call, numbers, op) for op in numbers if op in OPS and op not in writers})
+    if "LOAD_ASSERTION_ERROR" not in _CODES:
+        writers["LOAD_ASSERTION_ERROR"] = _load_assertion_error
+    if "BUILD_INTERPOLATION" not in _CODES:
+        writers["BUILD_INTERPOLATION"] = _missing
     writers.update({op: _missing for op in OPS if op not in writers and op not in _CODES})
     return writers
 
