@@ -52,19 +52,17 @@ static inline int optional_attribute(PyObject *value, PyObject *name, PyObject *
 #endif
 }
 
-/* Attribute values that stand inside an instance itself, after a few bytes about them (from 3.13 on); NULL without. */
-#if PY_VERSION_HEX < 0x030D0000
-
-static inline const char *inline_values(PyObject *owner, size_t *bytes) { return NULL; }
-
-#else
+/* Attribute values that stand inside an instance itself, after a few bytes about them, and whose stores call no watcher
+ * of the instance's dict (3.13); NULL without.
+ */
+#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
 
 #define Py_BUILD_CORE 1
 #include "internal/pycore_dict.h"
 #include "internal/pycore_object.h"
 #undef Py_BUILD_CORE
 
-static inline const char *inline_values(PyObject *owner, size_t *bytes)
+static inline const char *unwatched_values(PyObject *owner, size_t *bytes)
 {
     if (!PyType_HasFeature(Py_TYPE(owner), Py_TPFLAGS_INLINE_VALUES)) {
         return NULL;
@@ -73,6 +71,10 @@ static inline const char *inline_values(PyObject *owner, size_t *bytes)
     *bytes = offsetof(PyDictValues, values) + values->capacity * sizeof(PyObject *);
     return values->valid ? (const char *)values : NULL;
 }
+
+#else
+
+static inline const char *unwatched_values(PyObject *owner, size_t *bytes) { return NULL; }
 
 #endif
 

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -104,6 +105,98 @@ def test_specialised_stores_are_seen():
         store(thing, value)
         assert made((thing,), f) is (value == 5)
         store(Plain(1), 2)
+
+
+def namespace_program(value=5):
+    """args[0] is a dict with a dict `space`, whose entry `v` is `value`."""
+    return program(
+        3,
+        [
+            instruction("LOAD_ITEM", dst=1, a=0, obj="space"),
+            instruction("LOAD_ITEM", dst=2, a=1, obj="v"),
+            instruction("IS_CONSTANT", a=2, obj=value),
+        ],
+        outputs=(2,),
+    )
+
+
+def by_subscript(space, value):
+    space["v"] = value
+
+
+def by_union(space, value):
+    space |= {"v": value}
+
+
+def by_update(space, value):
+    space.update(v=value)
+
+
+def by_deletion(space, value):
+    del space["v"]
+    space.setdefault("v", value)
+
+
+def by_clearing(space, value):
+    space.clear()
+    space["v"] = value
+
+
+def by_popping(space, value):
+    space.pop("v")
+    space.update([("v", value)])
+
+
+def by_replacing_all(space, value):
+    while space:
+        space.popitem()
+    space.__ior__({"v": value, "w": 1})
+
+
+class Wide:
+    """More attributes than stand inside an instance, so that they are in its dict alone."""
+
+    def __init__(self):
+        self.__dict__.update({f"a{k}": k for k in range(60)}, v=5)
+
+
+def by_deleted_attribute(owner, value):
+    del owner.v
+    owner.v = value
+
+
+def test_every_way_to_change_a_dict_is_seen_when_specialised():
+    def store_global(owner, value):
+        owner.store(value)
+
+    ways = [
+        (dict(v=5), by_subscript),
+        (dict(v=5), by_union),
+        (dict(v=5), by_update),
+        (dict(v=5), by_deletion),
+        (dict(v=5), by_clearing),
+        (dict(v=5), by_popping),
+        (dict(v=5), by_replacing_all),
+    ]
+    for space, change in ways:
+        seen_by(namespace_program(), space, space, change)
+    module = ModuleType("spaces")
+    exec("def store(value):\n    global v\n    v = value\nv = 5", vars(module))
+    for owner in (module, Wide(), Plain(5), SimpleNamespace(v=5)):
+        for change in (store, by_deleted_attribute):
+            seen_by(namespace_program(), owner.__dict__, owner, change)
+    seen_by(namespace_program(), vars(module), module, store_global)
+
+
+def seen_by(made, space, owner, change):
+    outer, other = {"space": space}, {"v": 1}
+    for value in [5, 5, 5, 6, 5, 6] * 30:
+        change(owner, value)
+        for _ in range(6):  # often enough that proofs go on being recorded
+            assert made((outer,), f) is (value == 5)
+        by_subscript(other, value)  # a dict that nobody looks at
+    hits, records, _ = made.blocks[0]
+    assert hits >= 4 * records > 100
 
 
 def test_other_objects_at_the_same_address():

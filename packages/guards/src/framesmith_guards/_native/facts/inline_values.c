@@ -1,4 +1,4 @@
-/* Attribute values inside an instance (from CPython 3.13 on): stores there notify no watcher of the instance's dict.
+/* Attribute values inside an instance (CPython 3.13): stores there notify no watcher of the instance's dict.
  *
  * Such an instance is unchanged if all its values' addresses are; what an address names must be proved by other means
  * (a tag, or a reference). An image is valid as long as the owner is alive and of the same type.
@@ -17,14 +17,14 @@ struct InlineImage {
 int has_inline_values(PyObject *owner)
 {
     size_t bytes;
-    return inline_values(owner, &bytes) != NULL;
+    return unwatched_values(owner, &bytes) != NULL;
 }
 
 /* NULL without inline values, or without memory. */
 InlineImage *inline_image(PyObject *owner)
 {
     size_t bytes;
-    const char *values = inline_values(owner, &bytes);
+    const char *values = unwatched_values(owner, &bytes);
     InlineImage *image = values == NULL ? NULL : PyMem_Malloc(sizeof *image + bytes);
     if (image != NULL) {
         image->bytes = bytes;
@@ -36,7 +36,7 @@ InlineImage *inline_image(PyObject *owner)
 int inline_unchanged(const InlineImage *image, PyObject *owner)
 {
     size_t bytes;
-    const char *values = inline_values(owner, &bytes);
+    const char *values = unwatched_values(owner, &bytes);
     return values != NULL && memcmp(image->copy, values, image->bytes) == 0;
 }
 
