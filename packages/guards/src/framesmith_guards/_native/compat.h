@@ -1,12 +1,12 @@
-/* The differences between CPython 3.11 and 3.14; no other file asks for the version. */
+/* The differences between CPython 3.11 and 3.15; no other file asks for the version. */
 #ifndef FRAMESMITH_GUARDS_COMPAT_H
 #define FRAMESMITH_GUARDS_COMPAT_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
-#error "framesmith_guards supports CPython 3.11 to 3.14 only"
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
+#error "framesmith_guards supports CPython 3.11 to 3.15 only"
 #endif
 #ifdef Py_GIL_DISABLED
 #error "framesmith_guards does not support free-threaded CPython"
