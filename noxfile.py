@@ -30,6 +30,7 @@ from tools.environments import (  # noqa: E402
     environment_of,
     install_sources,
     install_wheel,
+    is_found,
     layer,
     needs_torch,
     options_of,
@@ -48,12 +49,15 @@ from tools.environments import (  # noqa: E402
 os.environ.update(PYTHONPYCACHEPREFIX=str(ROOT / ".nox" / "bytecode"), PYTHONDONTWRITEBYTECODE="")
 
 nox.options.default_venv_backend = "venv"
-nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]
 nox.options.error_on_missing_interpreters = False
 
 DIST = ROOT / "dist"
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
 TORCH_FREE = ["bytecode", "frames"]
+#: The torch-free packages run on every Python that is found.
+OTHERS = [python for python in PYTHONS if python != HERE and is_found(python)]
+nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]
+nox.options.sessions += [f"matrix-{python}({package})" for python in OTHERS for package in TORCH_FREE]
 #: Packages with C code: their binaries serve every torch from the oldest of these to the newest.
 NATIVE = ["frames", "guards"]
 TORCHES = ["2.11.0", "2.13.0", "2.14.1", "2.15.0"]
@@ -280,11 +284,11 @@ def sanitizers(session: nox.Session, package: str) -> None:
     run_tests(session, package, "--capture=sys", "-k", "not memory_is_flat", env=env)
 
 
-@nox.session(venv_backend="none")
+@nox.session(python=PYTHONS, venv_params=BARE)
 def wheels(session: nox.Session) -> None:
-    """Put the wheel of every package into dist/: the README's "Install" takes them from there."""
+    """Put the wheels of every package, for each Python that is found, into dist/: the README's "Install" takes them."""
     DIST.mkdir(exist_ok=True)
-    built = sorted(build_wheels(session).glob("*.whl"))
+    built = sorted(build_wheels(session, PACKAGES if session.python == HERE else NATIVE).glob("*.whl"))
     for wheel in built:
         name, _, tags = wheel.name.split("-", 2)
         for old in DIST.glob(f"{name}-*-{tags}"):

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -104,17 +105,29 @@ def site_packages(environment: Path) -> Path:
     return folder
 
 
+def is_found(python: str) -> bool:
+    """Return whether a Python of this version, as "3.14", is on the path and runs: a shim may lead nowhere."""
+    found = shutil.which(f"python{python}")
+    return found is not None and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0
+
+
 def interpreter(session: nox.Session) -> str:
     """Return the session's Python: its environment's, where it has one."""
     return "python" if session.python else sys.executable
 
 
 def pip(session: nox.Session, environment: Path, *arguments: str) -> None:
-    """Run pip for an environment: one pip, in an environment of its own, serves all environments of a Python."""
-    home = LAYERS / f"pip-python{python_of(session)}"
+    """Run pip for an environment: pip has one of its own, and serves all.
+
+    The Pythons other than the one that runs nox may be too new for the pip that it brings, and have none themselves.
+    """
+    other = python_of(session) != HERE
+    home = LAYERS / ("newer-pip" if other else "pip")
     complete = home / "complete"
     if not complete.exists():
-        session.run(interpreter(session), "-m", "venv", "--clear", str(home), external=True, silent=True)
+        session.run(sys.executable, "-m", "venv", "--clear", str(home), external=True, silent=True)
+        if other:
+            session.run(str(home / "bin" / "python"), "-m", "pip", *INSTALL, *GROUPS["pip"], external=True)
         complete.touch()
     command = [str(home / "bin" / "python"), "-m", "pip", "--python", str(environment / "bin" / "python")]
     session.run(*command, *arguments, external=True)
@@ -173,32 +186,38 @@ def wheels_folder(python: str) -> Path:
     return folder
 
 
-def build_wheels(session: nox.Session) -> Path:
-    """Return the folder of every package's wheel, built with the session's Python by the first session to need it."""
+def build_wheels(session: nox.Session, folders: Sequence[str]) -> Path:
+    """Return the folder with these packages' wheels, each built with the session's Python by the first to need it."""
     wheels = wheels_folder(python_of(session))
-    if not any(wheels.iterdir()):
+    missing = [folder for folder in folders if not any(wheels.glob(wheel_names(folder)))]
+    if missing:
         builder = layer(session, "build")
         command = [str(builder / "bin" / "python"), "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-        for folder in PACKAGES:
+        for folder in missing:
             with session.chdir(ROOT / "packages" / folder):
                 session.run(*command, external=True, silent=True)
     return wheels
 
 
+def wheel_names(folder: str) -> str:
+    """Return the pattern of the names of a package's wheels."""
+    return f"{project(folder)['project']['name'].replace('-', '_')}-[0-9]*.whl"
+
+
 def wheel_of(wheels: Path, folder: str, extras: str = "") -> str:
     """Return the package's own wheel as a requirement: the registry may have its name, of a higher version."""
-    name = str(project(folder)["project"]["name"])
-    (file,) = wheels.glob(f"{name.replace('-', '_')}-[0-9]*.whl")
-    return f"{name}{extras} @ {file.as_uri()}"
+    (file,) = wheels.glob(wheel_names(folder))
+    return f"{project(folder)['project']['name']}{extras} @ {file.as_uri()}"
 
 
 def install_wheel(session: nox.Session, folder: str, *more: str, layers: Sequence[Path] = ()) -> None:
     """Install one package's wheel, with only what it declares, and `more`; it sees the test tools and `layers`."""
-    wheels = build_wheels(session)
+    needed = own_dependencies(folder)
+    wheels = build_wheels(session, needed)
     environment = environment_of(session)
     torch = [torch_layer(session)] if needs_torch(folder) else []
     see(environment, *torch, layer(session, "test"), *layers)
-    ours = [wheel_of(wheels, own) for own in own_dependencies(folder)]
+    ours = [wheel_of(wheels, own) for own in needed]
     pip(session, environment, *INSTALL, "-c", str(constraints(session)), *ours, *more)
 
 
