@@ -72,9 +72,17 @@ static inline const char *unwatched_values(PyObject *owner, size_t *bytes)
     return values->valid ? (const char *)values : NULL;
 }
 
+/* Whether the dict's values are those of such an instance. */
+static inline int has_unwatched_values(PyObject *dict)
+{
+    const PyDictValues *values = ((PyDictObject *)dict)->ma_values;
+    return values != NULL && values->embedded;
+}
+
 #else
 
 static inline const char *unwatched_values(PyObject *owner, size_t *bytes) { return NULL; }
+static inline int has_unwatched_values(PyObject *dict) { return 0; }
 
 #endif
 

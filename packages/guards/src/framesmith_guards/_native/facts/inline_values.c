@@ -20,6 +20,11 @@ int has_inline_values(PyObject *owner)
     return unwatched_values(owner, &bytes) != NULL;
 }
 
+int is_of_inline_values(PyObject *dict)
+{
+    return has_unwatched_values(dict);
+}
+
 /* NULL without inline values, or without memory. */
 InlineImage *inline_image(PyObject *owner)
 {

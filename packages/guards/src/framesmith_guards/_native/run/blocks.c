@@ -250,7 +250,8 @@ static int is_tracked_dict(PyObject *value)
 
 static int prove_contents(Proof *proof, PyObject *dict, int is_root)
 {
-    return is_tracked_dict(dict) && (!is_root || knows_dict(proof, dict) || prove_type(proof, dict)) &&
+    return is_tracked_dict(dict) && (!is_of_inline_values(dict) || is_over_inline_values(proof, dict)) &&
+           (!is_root || knows_dict(proof, dict) || prove_type(proof, dict)) &&
            prove_dict(proof, FACT_DICT, dict, NULL);
 }
 
