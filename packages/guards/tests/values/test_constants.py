@@ -1,5 +1,6 @@
 """Constants: exact comparison, snapshots and keys agree, for generated values."""
 
+import builtins
 import math
 from collections import OrderedDict, deque, namedtuple
 
@@ -35,6 +36,7 @@ values = st.recursive(
         st.lists(hashable, max_size=3).map(frozenset),
         st.dictionaries(hashable, inner, max_size=3),
         st.dictionaries(hashable, inner, max_size=3).map(OrderedDict),
+        st.dictionaries(hashable, inner, max_size=3).map(getattr(builtins, "frozendict", dict)),
         st.tuples(inner, inner).map(lambda pair: Point(*pair)),
         st.tuples(st.integers(0, 3), st.integers(0, 3)).map(lambda pair: range(*pair)),
         st.tuples(inner, inner).map(lambda pair: slice(*pair)),
@@ -109,3 +111,18 @@ def test_named_tuples_with_their_own_equality_are_not_constants():
 
     assert not is_constant(Odd(1))
     assert is_constant(Point(1, 2)) and freeze(Point([1], 2)) == Point([1], 2)
+
+
+@pytest.mark.skipif(not hasattr(builtins, "sentinel"), reason="this CPython has no sentinels")
+def test_a_sentinel_is_the_same_as_itself_alone():
+    mark, other = builtins.sentinel("mark"), builtins.sentinel("mark")
+    assert is_constant(mark) and freeze(mark) is mark
+    assert same_constant(mark, mark) and not same_constant(mark, other)
+    assert typed_key(mark) != typed_key(other)
+
+
+@pytest.mark.skipif(not hasattr(builtins, "frozendict"), reason="this CPython has no frozendict")
+def test_a_frozendict_is_no_dict_and_has_an_order():
+    frozen = builtins.frozendict(a=1, b=[2])
+    assert not same_constant(frozen, dict(frozen)) and not same_constant(frozen, builtins.frozendict(b=[2], a=1))
+    assert freeze(frozen)["b"] is not frozen["b"]

@@ -8,6 +8,7 @@ and at most MAX_ELEMENTS of them, so that a check cannot become slower than the 
 
 from __future__ import annotations
 
+import builtins
 import enum
 import math
 import sys
@@ -22,6 +23,13 @@ from framesmith_guards.errors import GuardError
 
 MAX_ELEMENTS: Final = 4096
 
+
+def _builtin(name: str) -> tuple[type, ...]:
+    """Return a builtin type as a tuple; an empty one where this CPython does not have it."""
+    found = getattr(builtins, name, None)
+    return () if found is None else (found,)
+
+
 _BY_EQUALITY: Final = frozenset({bool, int, str, bytes, torch.device})
 _BY_IDENTITY: Final = (
     types.NoneType,
@@ -35,7 +43,9 @@ _BY_IDENTITY: Final = (
     type,
     types.BuiltinFunctionType,
     types.ModuleType,
+    *_builtin("sentinel"),
 )
+_MAPPINGS: Final[tuple[type, ...]] = (dict, OrderedDict, *_builtin("frozendict"))
 
 
 def _same_float(a: float, b: float) -> bool:
@@ -70,8 +80,7 @@ _STRUCTURAL: Final[dict[type, Callable[[Any, Any], bool]]] = {
     torch.Size: _same_items,
     list: _same_items,
     deque: _same_items,
-    dict: _same_mapping,
-    OrderedDict: _same_mapping,
+    **dict.fromkeys(_MAPPINGS, _same_mapping),
     set: _same_set,
     frozenset: _same_set,
     range: _same_range,
@@ -117,7 +126,7 @@ def why_not_constant(value: object) -> str | None:
         if count > MAX_ELEMENTS:
             return f"it has more than {MAX_ELEMENTS} elements; guard its LENGTH and the elements that were used"
         cls = type(item)
-        if cls in (dict, OrderedDict):
+        if cls in _MAPPINGS:
             pending += [*item.keys(), *item.values()]  # type: ignore[attr-defined]
         elif cls in (range, slice):
             pending += [item.start, item.stop, item.step]  # type: ignore[attr-defined]
@@ -151,7 +160,7 @@ def _copy(value: Any) -> Any:
         return cls(map(_copy, value))
     if cls is deque:
         return deque(map(_copy, value), value.maxlen)
-    if cls in (dict, OrderedDict):
+    if cls in _MAPPINGS:
         return cls((_copy(key), _copy(item)) for key, item in value.items())
     if _is_named_tuple(cls) and cls is not torch.Size:
         return _copy_named_tuple(value)
@@ -178,7 +187,7 @@ def typed_key(value: Any) -> object:
         return (cls, "nan" if value != value else value.hex())
     if cls is complex:
         return (cls, typed_key(value.real), typed_key(value.imag))
-    if cls in (dict, OrderedDict):
+    if cls in _MAPPINGS:
         return (cls, tuple((typed_key(k), typed_key(v)) for k, v in value.items()))
     if cls in (set, frozenset):
         return (cls, frozenset(map(typed_key, value)))
