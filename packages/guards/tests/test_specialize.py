@@ -70,6 +70,19 @@ def test_objects_are_not_kept_alive():
     assert len(work.entries) == 1
 
 
+def test_annotations_are_not_evaluated():
+    def annotate(format):
+        raise AssertionError
+
+    def scaled(x, *rest, by=2):
+        return by * x
+
+    scaled.__annotate__ = annotate
+    again = specialize(scaled)
+    assert again(3) == 6 and again(3, by=4) == 12 and again(x=3) == 6
+    assert len(again.entries) == 2
+
+
 def test_bad_uses():
     with pytest.raises(GuardError, match="a Python function"):
         specialize(len)

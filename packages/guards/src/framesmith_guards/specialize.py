@@ -41,6 +41,15 @@ def guards_of(value: object, source: Source) -> list[Guard]:
     return [Guard(source, "TYPE_MATCH", type(value)), shape, *(g for child in children for g in guards_of(*child))]
 
 
+def _signature(function: FunctionType) -> inspect.Signature:
+    """Return the signature of a function; its annotations are not evaluated, they may name what is not there yet."""
+    if hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
+        return inspect.signature(function)
+    bare = FunctionType(function.__code__, {}, function.__name__, function.__defaults__, function.__closure__)
+    bare.__kwdefaults__ = function.__kwdefaults__
+    return inspect.signature(bare)
+
+
 Items = tuple[Guard, list[tuple[object, Source]]]
 
 
@@ -88,7 +97,7 @@ class Specialized(Generic[P, R]):
             raise GuardError(f"limit is the number of results to remember, a positive int, not {limit!r}")
         functools.update_wrapper(self, function)
         self._function: FunctionType = function
-        self._signature: Final = inspect.signature(function)
+        self._signature: Final = _signature(function)
         self._names: Final = tuple(self._signature.parameters)
         self._limit = limit
         self._state = state
