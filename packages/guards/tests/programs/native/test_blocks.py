@@ -3,9 +3,9 @@
 import gc
 import importlib.util
 import sys
+import types
 from collections import OrderedDict
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -181,9 +181,9 @@ def test_every_way_to_change_a_dict_is_seen_when_specialised():
     for space, change in ways:
         hits, records, _ = seen_by(namespace_program(), space, space, change)
         assert hits >= 4 * records > 100
-    module = ModuleType("spaces")
+    module = types.ModuleType("spaces")
     exec("def store(value):\n    global v\n    v = value\nv = 5", vars(module))
-    for owner in (module, Wide(), Plain(5), SimpleNamespace(v=5)):  # on 3.13, no dict of a Plain is proved unchanged
+    for owner in (module, Wide(), Plain(5), types.SimpleNamespace(v=5)):  # a Plain's is never proved on 3.13
         for change in (store, by_deleted_attribute):
             seen_by(namespace_program(), owner.__dict__, owner, change)
     seen_by(namespace_program(), vars(module), module, store_global)
@@ -197,6 +197,28 @@ def seen_by(made, space, owner, change):
             assert made((outer,), f) is (value == 5)
         by_subscript(other, value)  # a dict that nobody looks at
     return made.blocks[0]
+
+
+@pytest.mark.skipif(not hasattr(types, "LazyImportType"), reason="this CPython imports no module lazily")
+@pytest.mark.parametrize("resolve", [lambda module: module.use(), lambda module: module.v])
+def test_the_import_of_a_lazy_module_is_seen(resolve, tmp_path, monkeypatch):
+    (tmp_path / "imported_late.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "imported_late", raising=False)
+    module = types.ModuleType("spaces")
+    exec("lazy import imported_late as v\ndef use():\n    return v", vars(module))
+    made = program(
+        3,
+        [instruction("LOAD_ITEM", dst=1, a=0, obj="space"), instruction("LOAD_ITEM", dst=2, a=1, obj="v")],
+        outputs=(2,),
+    )
+    outer = {"space": vars(module)}
+    for _ in range(4):
+        (found,) = made.run_extract((outer,), f)
+        assert type(found) is types.LazyImportType
+    resolve(module)
+    (found,) = made.run_extract((outer,), f)
+    assert found is sys.modules["imported_late"]
 
 
 def test_other_objects_at_the_same_address():
