@@ -124,3 +124,19 @@ def test_own_attributes_are_found_without_running_code() -> None:
 def test_a_strange_contents_type_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"one of .*deque.* not tuple"):
         row_for(tuple)
+
+
+def test_presence_of_annotations_evaluates_none() -> None:
+    def annotate(format: int) -> dict[str, object]:
+        raise AssertionError
+
+    def annotated() -> None:
+        pass
+
+    class Annotated:
+        pass
+
+    for owner in (annotated, Annotated):
+        setattr(owner, "__annotate__", annotate)
+    assert has_own_attribute(annotated, "__annotations__") and has_own_attribute(Annotated, "__annotations__")
+    assert not has_own_attribute(int, "__annotations__")

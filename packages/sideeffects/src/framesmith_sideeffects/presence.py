@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from types import GetSetDescriptorType, MemberDescriptorType
 
+from framesmith_guards.values.classes import IMMUTABLE_TYPE
+
+#: Fields whose read may evaluate an expression of the program (PEP 649, 695, 696); objects that can change have them.
+EVALUATED_WHEN_READ = frozenset({"__annotations__", "__value__", "__bound__", "__constraints__", "__default__"})
+
 
 def has_own_attribute(obj: object, name: str) -> bool:
     """Whether `name` is in the instance's dict, in a filled slot or C field, or (for a class) in its namespace."""
@@ -19,6 +24,8 @@ def has_own_attribute(obj: object, name: str) -> bool:
 
 
 def _is_filled(descriptor: MemberDescriptorType | GetSetDescriptorType, obj: object) -> bool:
+    if isinstance(descriptor, GetSetDescriptorType) and descriptor.__name__ in EVALUATED_WHEN_READ:
+        return not (isinstance(obj, type) and obj.__flags__ & IMMUTABLE_TYPE)
     try:
         descriptor.__get__(obj, type(obj))
     except (AttributeError, ValueError):  # an empty slot; an empty cell
