@@ -145,6 +145,20 @@ def test_settings_do_not_meet_each_others_entries() -> None:
     assert len(seen) == 1, "equal settings share what was compiled"
 
 
+class Named(torch.nn.Module):
+    """A callable with a name and, as every module, with a method `compile`; no backend of the protocol."""
+
+    name = "named"
+
+    def forward(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        return graph
+
+
+def test_a_module_as_backend_is_a_callable() -> None:
+    x = torch.ones(3)
+    assert torch.equal(framesmith.compile(scaled, backend=Named())(x, 2.0), scaled(x, 2.0))
+
+
 def test_disabled_functions_run_eagerly() -> None:
     calls = []
 

@@ -48,7 +48,8 @@ def resolve_backend(backend: object) -> BackendLike:
         return name
     if isinstance(backend, Backend):
         return backend
-    if hasattr(backend, "name") and hasattr(backend, "compile"):
+    is_module = isinstance(backend, torch.nn.Module)  # which has a `compile` of torch's
+    if not is_module and hasattr(backend, "name") and hasattr(backend, "compile"):
         missing = [name for name in vars(Backend) if not (name.startswith("_") or hasattr(backend, name))]
         raise TypeError(f"the backend object {type(backend).__name__} lacks {', '.join(missing)}")
     if callable(backend):
