@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from framesmith.reports.logs import TOPICS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -21,3 +23,8 @@ def test_the_first_example_runs(page: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "graph(s)" in done.stdout and "Warning" not in done.stderr, done.stdout + done.stderr
+
+
+def test_the_readme_lists_every_log_topic() -> None:
+    listed = (ROOT / "packages/framesmith/README.md").read_text().partition("Topics: ")[2].partition(";")[0]
+    assert re.findall(r"`(\w+)`", listed) == list(TOPICS)
