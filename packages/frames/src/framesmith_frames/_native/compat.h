@@ -184,9 +184,13 @@ PyAPI_FUNC(void) _PyEval_FrameClearAndPop(PyThreadState *tstate, Frame *frame);
 static inline void frame_discard(PyThreadState *tstate, Frame *frame) { _PyEval_FrameClearAndPop(tstate, frame); }
 #endif
 
-/* 1, 0 or -1. An interpreter has its JIT on or off for its whole life. No build of 3.11 to 3.13 that is distributed has it. */
-#if PY_VERSION_HEX < 0x030E0000
+/* 1, 0 or -1. An interpreter has its JIT on or off for its whole life. 3.13 reports no state: 1 for each build with a JIT. */
+#if PY_VERSION_HEX < 0x030D0000
 static inline int jit_is_enabled(void) { return 0; }
+#elif PY_VERSION_HEX < 0x030E0000
+extern void _PyOptimizer_Optimize(void) __attribute__((weak)); /* only builds with a JIT have it */
+
+static inline int jit_is_enabled(void) { return _PyOptimizer_Optimize != NULL; }
 #else
 static inline int jit_is_enabled(void)
 {
