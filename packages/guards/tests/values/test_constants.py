@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framesmith_guards import GuardError, is_constant
+from framesmith_guards.kinds.table import describe_expected
 from framesmith_guards.values.constants import freeze, same_constant, typed_key, why_not_constant
+from framesmith_guards.values.refs import describe
 
 Point = namedtuple("Point", "x y")
 
@@ -126,3 +128,10 @@ def test_a_frozendict_is_no_dict_and_has_an_order():
     frozen = builtins.frozendict(a=1, b=[2])
     assert not same_constant(frozen, dict(frozen)) and not same_constant(frozen, builtins.frozendict(b=[2], a=1))
     assert freeze(frozen)["b"] is not frozen["b"]
+
+
+@pytest.mark.parametrize(
+    "value", [torch.float32, torch.device("cpu"), torch.strided, torch.channels_last, ..., None, 1.5]
+)
+def test_what_was_found_is_described_as_what_is_expected(value):
+    assert describe(value) == describe_expected(value) == repr(value)

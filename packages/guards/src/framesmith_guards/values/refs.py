@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+import torch
+
 from framesmith_guards.errors import GuardError
 
 _IMMORTAL: Final = (
@@ -106,6 +108,13 @@ class Ref:
         return f"<Ref {self.text}>"
 
 
+#: Types of values that are described by their repr.
+_SHOWN: Final = (
+    *(int, float, bool, str, bytes, complex, types.NoneType, types.EllipsisType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+
+
 def describe(value: object) -> str:
     """Return one short line about any value; runs no user code."""
     cls = type(value)
@@ -117,7 +126,7 @@ def describe(value: object) -> str:
         return f"module {value.__dict__.get('__name__')}"
     if isinstance(value, types.CodeType):
         return f"code {value.co_qualname}"
-    if cls in (int, float, bool, str, bytes, complex, types.NoneType):
+    if cls in _SHOWN:
         text = repr(value)
         return text if len(text) <= 60 else text[:57] + "..."
     return f"{qualified_name(cls)} object at {id(value):#x}"
