@@ -3,7 +3,7 @@
 `decode(f.__code__)` gives a `Bytecode`: change its `instructions` (`Instr` and `Label`; `OPS` describes the operations)
 and `encode` it. `Codegen` generates new ones, `split` makes two functions of one, `format_bytecode` and
 `format_python` print one. `UNBOUND` represents an unbound local or NULL; `NULL_FIRST`: the NULL of a call is under the
-callable.
+callable; `EXIT_SLOTS`, `ITERATOR_SLOTS`: slots of the exit of a `with` and of an iterator in a loop.
 """
 
 from framesmith_bytecode.analyses.cfg import Block
@@ -24,7 +24,7 @@ from framesmith_bytecode.continuations.continuation import (
 )
 from framesmith_bytecode.continuations.handover import hand_over
 from framesmith_bytecode.continuations.split import Split, split
-from framesmith_bytecode.cpython.running import NULL_FIRST
+from framesmith_bytecode.cpython.running import EXIT_SLOTS, ITERATOR_SLOTS, NULL_FIRST
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
 from framesmith_bytecode.model.ops import (
     FUNCTION_PARTS,
@@ -43,7 +43,9 @@ from framesmith_bytecode.text.rendering import format_python
 from framesmith_bytecode.writing.encode import encode
 
 __all__ = [
+    "EXIT_SLOTS",
     "FUNCTION_PARTS",
+    "ITERATOR_SLOTS",
     "NULL_FIRST",
     "OPS",
     "UNBOUND",

@@ -4,7 +4,7 @@ from types import FunctionType
 
 import pytest
 
-from framesmith_bytecode import NULL_FIRST, Bytecode, Codegen, Label, Position, decode, encode, verify
+from framesmith_bytecode import ITERATOR_SLOTS, NULL_FIRST, Bytecode, Codegen, Label, Position, decode, encode, verify
 
 
 def build(codegen, name="generated", closure=None, namespace=None, **header):
@@ -353,7 +353,7 @@ def test_loop_exit_that_is_fallen_into():
     codegen.emit("GET_ITER")
     codegen.emit("FOR_ITER", out)
     codegen.store("last")
-    codegen.pop()
+    codegen.pop(ITERATOR_SLOTS)
     codegen.mark(out)
     codegen.load_const("done")
     codegen.return_value()

@@ -7,6 +7,7 @@ from types import FunctionType
 import pytest
 
 from framesmith_bytecode import (
+    ITERATOR_SLOTS,
     UNBOUND,
     Analyses,
     ContinuationError,
@@ -298,7 +299,7 @@ def test_parameters_of_a_loop():
         bytecode, index_of(bytecode, "STORE_FAST", "j"), bound={"a", "b", "c", "k", "d", "s", "i"}
     )
     assert [(p.kind, p.source) for p in continuation.parameters] == [
-        ("stack", 0), ("stack", 1), ("stack", 2),
+        ("stack", 0), ("stack", ITERATOR_SLOTS), ("stack", 2 * ITERATOR_SLOTS),
         ("local", "b"), ("local", "k"), ("local", "c"), ("local", "d"), ("local", "s"), ("local", "i"),
     ]  # fmt: skip
     assert not any(p.maybe_missing for p in continuation.parameters)

@@ -11,7 +11,8 @@ SCRIPT = Path(__file__).parents[1] / "helpers" / "split_run.py"
 QUICK = ["test_with", "test_exception_group", "test_scope"]
 LONG = [*QUICK, "test_grammar", "test_patma", "test_exceptions", "test_except_star", "test_contextlib", "test_super",
         "test_listcomps", "test_functools", "test_itertools", "test_dataclasses", "test_enum", "test_descr",
-        "test_collections", "test_raise", "test_fractions", "test_named_expressions"]  # fmt: skip
+        "test_collections", "test_raise", "test_fractions", "test_named_expressions",
+        "test_tstring", "test_annotationlib"]  # fmt: skip
 #: Parts of names of tests that inspect details which a split changes by design.
 LOOKS_INSIDE = (
     "test_funcdef ",  # names of locals
@@ -21,6 +22,8 @@ LOOKS_INSIDE = (
     "TestTracebackType.test_attrs",  # the same
     "test_name_error_with_custom_exceptions ",  # lines of a traceback
     "ClassPropertiesAndMethods.test_slots",  # number of objects
+    "TestSourceLocations.test_jump_threading",  # positions of jumps
+    "test_obscure_super_errors ",  # the message of super() in a function without parameters
 )
 
 

@@ -57,7 +57,7 @@ def test_code_whose_line_table_was_cut_short_has_no_positions():
     assert encode(bytecode).co_code == code.co_code
 
 
-BEYOND = write_exception_table([Entry(1, 2, 999, 0, False)])
+BEYOND = write_exception_table([Entry(2, 3, 999, 0, False)])
 
 
 def spoilt(**changes):

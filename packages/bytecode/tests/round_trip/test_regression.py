@@ -27,9 +27,12 @@ LONG = [*QUICK, "test_generators", "test_coroutines", "test_exceptions", "test_c
         "test_metaclass", "test_type_aliases", "test_type_annotations", "test_unpack", "test_string_literals",
         "test_collections", "test_operator", "test_copy", "test_pickle",
         "test_traceback", "test_sys_settrace", "test_monitoring", "test_bdb", "test_gc",
+        "test_annotationlib", "test_tstring", "test_except_star", "test_lazy_import", "test_opcodes",
         "test_dis", "test_code", "test_peepholer", "test_inspect", "test_frame", "test_sys_setprofile"]  # fmt: skip
-#: Tests that see the frames of the script's own import hook and `compile`.
-SEES_THE_SCRIPT = ("test_skip (test.test_bdb.", "test_caret_multiline_expression_syntax_error (test.test_traceback.")
+#: Tests that see the frames of the script's own import hook and `compile`, and kinds of parameters (since 3.14) that a
+#: code object loses in `code.replace()` as well.
+SEES_THE_SCRIPT = ("test_skip (test.test_bdb.", "test_caret_multiline_expression_syntax_error (test.test_traceback.",
+                   "test_local_kinds (test.test_code.", "test_var_counts (test.test_code.")  # fmt: skip
 
 
 def outcomes(*arguments):

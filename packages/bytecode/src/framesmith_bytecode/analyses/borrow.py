@@ -3,7 +3,7 @@
 CPython 3.14 loads a local without a reference of its own (LOAD_FAST_BORROW) where the local surely outlives the value
 on the stack. The compiler decides within a basic block, and so does `compiler_borrows`, on canonical instructions: a
 load borrows unless its value is stored in a local, is on the stack when its local changes, or is there when the block
-ends. Blocks that only handlers of exceptions lead to are left alone. `outlives_its_local` adds what the compiler need
+ends. Blocks that only handlers of exceptions lead to never borrow. `outlives_its_local` adds what the compiler need
 not ask of its own code: handlers that change the local while the value is still on their stack.
 """
 
@@ -25,14 +25,15 @@ _FALLS: Final = frozenset(("next", "branch"))
 # op -> which slots it leaves, by popped slot from the lowest (None: a new value)
 _PASSES: Final[dict[str, tuple[int | None, ...]]] = {
     "FORMAT_SIMPLE": (0,),
-    "GET_YIELD_FROM_ITER": (0,),
+    "GET_YIELD_FROM_ITER": (0, None)[: TABLE.iterator_slots],
+    **({"GET_ITER": (0, None)} if TABLE.iterator_slots == 2 else {}),
     "PUSH_EXC_INFO": (None, 0),
     "SET_FUNCTION_ATTRIBUTE": (1,),
     "LOAD_METHOD": (None, 0),
     "LOAD_SUPER_METHOD": (None, 2),
     "BEFORE_WITH": (None, 0, None) if TABLE.exit_slots == 2 else (None, None),
     "BEFORE_ASYNC_WITH": (None, 0, None) if TABLE.exit_slots == 2 else (None, None),
-    "END_SEND": (1,),
+    "END_SEND": (TABLE.iterator_slots,),
 }
 # Of these, the compiler takes the result for a new value.
 _FORGETS: Final = frozenset(("END_SEND",))
@@ -133,7 +134,7 @@ class _Block:
 
 
 def left_by(op: str, arg: object, taken: list[int], passes: bool = False) -> list[int]:
-    """What an instruction pushes in place of what it popped: values that it keeps, and new ones (-1).
+    """Return the slots that an instruction pushes for those it popped: values that it keeps, and new ones (-1).
 
     With `passes` the interpreter's behaviour, without it the compiler's view of it.
     """
@@ -176,41 +177,41 @@ def outlives_its_local(bytecode: Bytecode, states: StackStates, load: int) -> bo
     seen: set[tuple[int, frozenset[int]]] = set()
     pending = [(load + 1, frozenset((first,)))]
     while pending:
-        index, places = pending.pop()
-        if (index, places) in seen or not places or index >= len(items):
+        index, held = pending.pop()
+        if (index, held) in seen or not held or index >= len(items):
             continue
-        seen.add((index, places))
+        seen.add((index, held))
         item, depth = items[index], states.before[index]
         if isinstance(item, Label) or depth is None:
-            pending.append((index + 1, places))
+            pending.append((index + 1, held))
             continue
         if index in handler_at:
             key = handler_at[index]
             floor = states.regions.get(key, 0)
-            below = frozenset(place for place in places if place < floor)
+            below = frozenset(slot for slot in held if slot < floor)
             pending.append((labels[bytecode.regions[key].handler], below))
         op, arg, _ = item
-        if (op in _CHANGES and arg == name) or (op == "STORE_FAST" and depth - 1 in places):
+        if (op in _CHANGES and arg == name) or (op == "STORE_FAST" and depth - 1 in held):
             return True
         flow = OPS[op].flow
         if flow in _FALLS:
-            pending.append((index + 1, _places_after(op, arg, depth, places)))
+            pending.append((index + 1, _held_after(op, arg, depth, held)))
         if flow in ("jump", "branch"):
             base = depth - pops(op, arg) + OPS[op].jump_pushes
-            pending.append((labels[arg], frozenset(place for place in places if place < base)))
+            pending.append((labels[arg], frozenset(slot for slot in held if slot < base)))
     return False
 
 
-def _places_after(op: str, arg: object, depth: int, places: frozenset[int]) -> frozenset[int]:
+def _held_after(op: str, arg: object, depth: int, held: frozenset[int]) -> frozenset[int]:
     """Slots that hold the value after an instruction."""
     if op == "COPY":
-        return places | {depth} if depth - arg in places else places  # type: ignore[operator]
+        return held | {depth} if depth - arg in held else held  # type: ignore[operator]
     if op == "SWAP":
         moved = {depth - 1: depth - arg, depth - arg: depth - 1}  # type: ignore[operator]
-        return frozenset(moved.get(place, place) for place in places)
+        return frozenset(moved.get(slot, slot) for slot in held)
     base = depth - pops(op, arg)
-    below = frozenset(place for place in places if place < base)
-    taken = [0 if place in places else _NO_LOAD for place in range(base, depth)]
+    below = frozenset(slot for slot in held if slot < base)
+    taken = [0 if slot in held else _NO_LOAD for slot in range(base, depth)]
     left = left_by(op, arg, taken, passes=True)
     return below | {base + at for at, value in enumerate(left) if value == 0}
 

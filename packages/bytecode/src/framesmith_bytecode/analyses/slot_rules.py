@@ -20,16 +20,20 @@ from framesmith_bytecode.analyses.slots import (
     CELL,
     CELLS,
     DICT,
+    EMPTY,
     EXCEPTION,
     EXCEPTIONS,
     FUNCTION,
     GENERATOR_CODE,
     GENERATOR_FUNCTION,
     HANDLED,
+    INDEX,
     INTERPOLATION,
     INTERPOLATIONS,
     ITERATOR,
     LIST,
+    LOOPED,
+    NO_INDEX,
     NONE,
     NULL,
     OBJECT,
@@ -67,22 +71,23 @@ class SlotError(Exception):
     """A slot may hold a kind that the operation does not accept; the message names the kind, not the instruction."""
 
 
+_TWO: Final = TABLE.iterator_slots == 2
 # op -> required kinds of the slots it pops, where not all are objects
 TAKES: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "FOR_ITER": (ITERATOR,),
+    **({"POP_ITER": (VALUE, EMPTY), "END_SEND": (VALUE, EMPTY, VALUE)} if _TWO else {"FOR_ITER": (ITERATOR,)}),
     "RERAISE": (EXCEPTION,),
     "PUSH_EXC_INFO": (EXCEPTION,),
     "POP_EXCEPT": (HANDLED,),
     "CHECK_EXC_MATCH": (HANDLED, VALUE),
     "CHECK_EG_MATCH": (HANDLED, VALUE),
     "PREP_RERAISE_STAR": (HANDLED, EXCEPTIONS),
-    "CLEANUP_THROW": (VALUE, VALUE, EXCEPTION),
+    "CLEANUP_THROW": (VALUE, *((EMPTY,) if _TWO else ()), VALUE, EXCEPTION),
     "END_ASYNC_FOR": (VALUE, EXCEPTION),
     "LIST_TO_TUPLE": (ANY_LIST,),
     "MATCH_KEYS": (VALUE, ANY_TUPLE),
     "MATCH_CLASS": (VALUE, VALUE, ANY_TUPLE),
     "STORE_FAST": (ANYTHING,),
-    **({"POP_TOP": (ANYTHING,)} if TABLE.exit_slots == 2 else {}),  # drops an exit and its self, or NULL
+    **({"POP_TOP": (ANYTHING | EMPTY,)} if TABLE.exit_slots == 2 else {}),  # drops an exit and its self, or NULL
 }
 _EXIT: Final[tuple[Kind, ...]] = (OBJECT,) if TABLE.exit_slots == 1 else (OBJECT, NULL | OBJECT)
 # op -> kinds that it pushes, where not all are objects
@@ -92,7 +97,8 @@ GIVES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "LOAD_SUPER_METHOD": (NULL | OBJECT, OBJECT) if NULL_FIRST else (OBJECT, NULL | OBJECT),
     "LOAD_CLOSURE": (CELL,),
     "LOAD_FAST_AND_CLEAR": (NULL | OBJECT,),
-    "GET_ITER": (ITERATOR,),
+    **dict.fromkeys(("GET_ITER", "GET_YIELD_FROM_ITER") if _TWO else (), (LOOPED, INDEX)),
+    **({} if _TWO else {"GET_ITER": (ITERATOR,)}),
     "PUSH_EXC_INFO": (HANDLED, EXCEPTION),
     "CHECK_EG_MATCH": (HANDLED, HANDLED),
     "PREP_RERAISE_STAR": (HANDLED,),
@@ -103,9 +109,9 @@ GIVES: Final[Mapping[str, tuple[Kind, ...]]] = {
 }
 # op -> number of popped slots that it pushes back unchanged, lowest first
 KEEPS: Final[Mapping[str, int]] = {
-    "FOR_ITER": 1,
+    "FOR_ITER": TABLE.iterator_slots,
     "GET_LEN": 1,
-    "SEND": 1,
+    "SEND": TABLE.iterator_slots,
     "IMPORT_FROM": 1,
     "GET_ANEXT": 1,
     "MATCH_MAPPING": 1,
@@ -115,8 +121,8 @@ KEEPS: Final[Mapping[str, int]] = {
 }
 # Operations that cannot raise after they popped a slot.
 CANNOT_RAISE: Final = frozenset(
-    ("POP_TOP", "STORE_FAST", "STORE_DEREF", "POP_EXCEPT", "PUSH_EXC_INFO", "YIELD_VALUE", "RETURN_VALUE", "END_SEND",
-     "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "IS_OP")
+    ("POP_TOP", "POP_ITER", "STORE_FAST", "STORE_DEREF", "POP_EXCEPT", "PUSH_EXC_INFO", "YIELD_VALUE", "RETURN_VALUE",
+     "END_SEND", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "IS_OP")
 )  # fmt: skip
 
 
@@ -130,14 +136,38 @@ def demand(found: Kind, wanted: Kind, what: str = "") -> None:
 
 def _copy(n: int, slots: Kinds) -> Kinds:
     demand(slots[0], VALUE | OPEN_FUNCTION)
+    if slots[0] & LOOPED:
+        return [*slots, _alone(slots[0])]
     if slots[0] & EXCEPTIONS:  # a change through one of two references would not change the other's kind
         slots[0] = LIST | slots[0] & ~EXCEPTIONS
     return [*slots, slots[0]]
 
 
+def _alone(kind: Kind) -> Kind:
+    """A slot that leaves its place: what a loop iterates over is an object anywhere else."""
+    return kind & ~LOOPED | OBJECT if kind & LOOPED else kind
+
+
 def _swap(n: int, slots: Kinds) -> Kinds:
-    slots[0], slots[-1] = slots[-1], slots[0]
+    if (slots[0] | slots[-1]) & (INDEX | NO_INDEX):
+        raise SlotError("would part an iterator from its index")
+    slots[0], slots[-1] = _alone(slots[-1]), _alone(slots[0])
     return slots
+
+
+def _for_iter(arg: object, slots: Kinds) -> Kinds:
+    """A pair as GET_ITER or PUSH_NULL left it: the interpreter checks neither slot."""
+    if slots[0] != LOOPED or bits(slots[1]) & ~(INDEX | NO_INDEX):
+        raise SlotError(f"wants an iterator, there is {in_words(slots[0])} under {in_words(slots[1])}")
+    return [*slots, OBJECT]
+
+
+def _send(arg: object, slots: Kinds) -> Kinds:
+    if slots[1] != NULL and not (slots[0] == LOOPED and not bits(slots[1]) & ~(INDEX | NO_INDEX)):
+        raise SlotError(f"wants a receiver under NULL, there is {in_words(slots[0])} under {in_words(slots[1])}")
+    demand(slots[0], VALUE)
+    demand(slots[2], VALUE)
+    return [slots[0], slots[1], OBJECT]
 
 
 def _call(shape: CallShape, slots: Kinds) -> Kinds:
@@ -145,7 +175,7 @@ def _call(shape: CallShape, slots: Kinds) -> Kinds:
     if first == NULL and second == NULL:
         raise SlotError("both slots under the arguments are NULL")
     demand(second if NULL_FIRST else first, VALUE, "a callable")
-    demand(first if NULL_FIRST else second, ANYTHING)
+    demand(first if NULL_FIRST else second, ANYTHING | NO_INDEX)
     for slot in slots[2:]:
         demand(slot, VALUE)
     return [ITERATOR if first == GENERATOR_FUNCTION and not NULL_FIRST else OBJECT]
@@ -157,7 +187,7 @@ def _call_function_ex(has_kwargs: bool, slots: Kinds) -> Kinds:
         raise SlotError("both slots under the arguments are NULL")
     demand(second if NULL_FIRST else first, VALUE, "a callable")
     null = first if NULL_FIRST else second
-    if null != NULL:
+    if null not in (NULL, NO_INDEX):
         raise SlotError(f"wants a NULL slot beside the callable, there is {in_words(null)}")
     demand(slots[2], VALUE)
     if has_kwargs:  # CPython 3.12 and later read it unchecked
@@ -321,7 +351,7 @@ def _reraise(n: int, slots: Kinds) -> Kinds:
 def _cleanup_throw(arg: None, slots: Kinds) -> Kinds:
     for slot, wanted in zip(slots, TAKES["CLEANUP_THROW"], strict=True):
         demand(slot, wanted)
-    return [OBJECT, OBJECT]
+    return [OBJECT, NULL, OBJECT] if _TWO else [OBJECT, OBJECT]
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -348,6 +378,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "CLEANUP_THROW": _cleanup_throw,
     "BUILD_INTERPOLATION": _build_interpolation,
     "BUILD_TEMPLATE": _build_template,
+    **({"FOR_ITER": _for_iter, "SEND": _send} if _TWO else {}),
 }
 
 
@@ -389,6 +420,8 @@ _NULL_ABOVE: Final = 0 if NULL_FIRST else 1
 
 
 def _quick_push_null(arg: None, depth: int, others: NonObjectSlots, floor: int) -> tuple[int, NonObjectSlots] | None:
+    if _TWO and others is not None and others[0] == depth - 1 and others[1] == ITERATOR:
+        return depth + 1, (depth, NO_INDEX, (depth - 1, LOOPED, others[2]))
     return depth + 1, (depth, NULL, others)
 
 

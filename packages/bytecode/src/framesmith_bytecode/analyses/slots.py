@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from types import CodeType
 from typing import Final, TypeAlias
 
+from framesmith_bytecode.cpython.running import TABLE
+
 Kind: TypeAlias = int
 # (slot index, its kind, the others below) or None
 NonObjectSlots: TypeAlias = "tuple[int, Kind, NonObjectSlots] | None"
@@ -39,12 +41,17 @@ TEXTS: Final = 1 << 18  # a tuple of strings; numbered
 INTERPOLATION: Final = 1 << 19
 INTERPOLATIONS: Final = 1 << 20  # a tuple of interpolations; numbered
 GENERATOR_CODE: Final = 1 << 21  # numbered: its free variables
-GENERATOR_FUNCTION: Final = 1 << 22  # whose calls return generators
+GENERATOR_FUNCTION: Final = 1 << 22  # whose calls return iterators; the builtin iter is one, too
+# The two slots of an iterator in a loop (3.15): a list or an iterator, and above it an index or NULL.
+LOOPED: Final = 1 << 23
+INDEX: Final = 1 << 24  # no object
+NO_INDEX: Final = 1 << 25  # NULL
 
-_NUMBER_SHIFT: Final = 24
+_NUMBER_SHIFT: Final = 32
 _BITS: Final = (1 << _NUMBER_SHIFT) - 1
 
-VALUE: Final = _BITS & ~(NULL | OPEN_FUNCTION)
+EMPTY: Final = NULL | INDEX | NO_INDEX
+VALUE: Final = _BITS & ~(EMPTY | OPEN_FUNCTION)
 ANYTHING: Final = VALUE | NULL
 ANY_LIST: Final = LIST | EXCEPTIONS
 HANDLED: Final = EXCEPTION | NONE
@@ -76,6 +83,9 @@ _WORDS: Final[Mapping[Kind, str]] = {
     INTERPOLATIONS: "a tuple of interpolations",
     GENERATOR_CODE: "a generator's code object",
     GENERATOR_FUNCTION: "a generator function",
+    LOOPED: "what a loop iterates over",
+    INDEX: "an iterator's index",
+    NO_INDEX: "an iterator's NULL",
 }
 _NUMBERED: Final[Mapping[Kind, str]] = {
     TUPLE: "a tuple of {}",
@@ -125,6 +135,8 @@ def constant_kind(value: object) -> Kind:
     if value.__class__ is tuple:
         assert isinstance(value, tuple)
         return numbered(TUPLE, len(value))
+    if value is iter:
+        return GENERATOR_FUNCTION
     if isinstance(value, CodeType):
         makes = value.co_flags & inspect.CO_GENERATOR
         return numbered(GENERATOR_CODE if makes else CODE, len(value.co_freevars))
@@ -192,7 +204,7 @@ def _pairs(others: NonObjectSlots) -> list[tuple[int, Kind]]:
 # Continuations get their stack the same way, under names made by `carrier_name`.
 
 _CPYTHON: Final[Mapping[str, Kind]] = {
-    ".0": ITERATOR,
+    **({} if TABLE.generators_iterate else {".0": ITERATOR}),
     ".type_params": TUPLE,
     ".defaults": TUPLE,
     ".kwdefaults": DICT,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import islice
 from types import CodeType
 from typing import Final, TypeAlias
 
@@ -27,6 +28,7 @@ from framesmith_bytecode.analyses.slot_rules import (
 from framesmith_bytecode.analyses.slots import (
     ANYTHING,
     CELL,
+    EMPTY,
     EXCEPTION,
     NONE,
     NULL,
@@ -71,12 +73,13 @@ _NAMED_LOADS: Final = frozenset(("LOAD_NAME", "LOAD_DEREF"))
 # Without variables of a special kind and without cells outside their slots, these are ordinary too.
 _STRAIGHT_VARIABLES: Final = {**_STRAIGHT, **_LOADS, **_STORES, "DELETE_FAST": (0, 0), "DELETE_DEREF": (0, 0)}
 _SLOT_OPS: Final = frozenset(name for name, row in OPS.items() if row.operand == "local") | {"MAKE_CELL"}
-_TRACKED: Final = frozenset((tuple, CodeType))
+_TRACKED: Final = frozenset((tuple, CodeType, *((type(iter),) if TABLE.iterator_slots == 2 else ())))
 _TRACKED_WITH_STRINGS: Final = _TRACKED | {str, type(None)}
 # A comprehension saves and restores a cell's slot, outside of the region that cleans up, with these alone.
 _COMPREHENSION_MOVES: Final = frozenset(
     ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "STORE_FAST", "POP_TOP", "NOP", "LOAD_CONST", "PUSH_NULL")
 )
+_RESUME_OF_GENERATOR: Final = 4  # before it is one
 _CHANGES_BELOW: Final = frozenset(("LIST_APPEND", "LIST_EXTEND"))
 
 
@@ -131,11 +134,43 @@ class _Walk:
         except KeyError:
             raise self.fail(index, "its label is not in the instructions") from None
 
+    @cached_property
+    def generator_start(self) -> int | None:
+        """The item that makes the generator: the first instruction, or since 3.15 that after iter() of its iterable."""
+        start: list[tuple[int, Instr]] = []
+        for index, item in enumerate(self.items):
+            if isinstance(item, Instr):
+                start.append((index, item))
+                if item.op == "RETURN_GENERATOR" or len(start) == 4:
+                    break
+        ops = [item.op for _, item in start]
+        if not ops or ops[-1] != "RETURN_GENERATOR":
+            return None
+        iterates = ops[:2] == ["RESUME", "LOAD_FAST"] and ops[2:3] in (["GET_ITER"], ["GET_AITER"])
+        iterates = iterates and TABLE.generators_iterate and start[0][1].arg == _RESUME_OF_GENERATOR
+        return start[-1][0] if len(ops) == 1 or iterates else None
+
+    @cached_property
+    def any_depth(self) -> frozenset[int]:
+        """Regions with the last handler of a generator expression of 3.15, which drops its iterator before it returns.
+
+        The handler takes only what the exception pushes: it raises it again, a StopIteration as a RuntimeError.
+        """
+        if not TABLE.generators_iterate or not self.bytecode.is_generator:
+            return frozenset()
+        wanted = [("CALL_INTRINSIC_1", "STOPITERATION_ERROR"), ("RERAISE", 1)]
+        found = set()
+        for span in self.spans:
+            handler = self.labels[self.bytecode.regions[span.key].handler]
+            ops = ((item.op, item.arg) for item in self.items[handler:] if isinstance(item, Instr))
+            if list(islice(ops, 2)) == wanted:
+                found.add(span.key)
+        return frozenset(found)
+
     def check_start(self) -> None:
         """RETURN_GENERATOR must be the first instruction of generators, and of them alone."""
-        first = next((item for item in self.items if isinstance(item, Instr)), None)
         generator = self.bytecode.is_generator
-        if generator != (first is not None and first.op == "RETURN_GENERATOR"):
+        if generator != (self.generator_start is not None):
             raise BytecodeError(
                 f"{self.bytecode.name}: flags {self.bytecode.flags:#x} say {'' if generator else 'no '}generator or "
                 f"coroutine, the instructions {'do not ' if generator else ''}start with RETURN_GENERATOR"
@@ -145,7 +180,7 @@ class _Walk:
         """Check operations that are sound only in some functions, or after certain others."""
         op, arg, flags = item.op, item.arg, self.bytecode.flags
         if op == "RETURN_GENERATOR":
-            if index in self.span_at or any(isinstance(i, Instr) for i in self.items[:index]) or depth:
+            if index in self.span_at or index != self.generator_start:
                 raise self.fail(index, "makes the generator, and so must be the first instruction, outside all regions")
         elif op == "YIELD_VALUE":
             if not self.bytecode.is_generator:
@@ -153,7 +188,11 @@ class _Walk:
             if TABLE.yield_index == 0 and arg and (arg != 1 or not self.only_after(index, "SEND")):
                 raise self.fail(index, "says that it yields for another generator, and is not only after a SEND")
         elif op == "RESUME":
-            if arg is not None and arg & 3 >= 2:
+            place = 0 if arg is None else arg & TABLE.resume_mask
+            if place == _RESUME_OF_GENERATOR:
+                if self.generator_start is None or any(isinstance(item, Instr) for item in self.items[:index]):
+                    raise self.fail(index, "begins a generator expression, and is not its first instruction")
+            elif place >= 2:
                 self.check_resume(index, depth, others)
         elif op == "ASYNC_GEN_WRAP":
             if not flags & inspect.CO_ASYNC_GENERATOR:
@@ -184,7 +223,8 @@ class _Walk:
         """While a generator awaits another, the interpreter expects the latter under the yielded value."""
         if not self.only_after(index, "SEND", "YIELD_VALUE"):
             raise self.fail(index, "resumes a wait for another generator, and is not only after SEND, YIELD_VALUE")
-        if depth < 2 or slots(others, depth - 2, depth - 1)[0] & NULL:
+        receiver = depth - 1 - TABLE.iterator_slots
+        if receiver < 0 or slots(others, receiver, depth - 1)[0] & NULL:
             raise self.fail(index, "resumes a wait for another generator, and there is none on the stack")
 
     # ---- the walk ----
@@ -206,25 +246,29 @@ class _Walk:
         if floor is None:
             floor = self.regions[key] = depth if region.depth is None else region.depth
             self.deepest = max(self.deepest, floor + region.lasti + 1)
+        if key in self.any_depth:
+            return 0
         if depth < floor:
             raise self.fail(index, f"stack depth {depth} inside a region whose handler wants {floor}")
         return floor
 
     def enter_region(self, index: int, key: int, depth: int, others: NonObjectSlots, moved: frozenset[str]) -> int:
         """Add the path from an instruction that may raise; returns the depth at its handler."""
-        floor = self.floor(index, key, depth)
+        needed, floor = self.floor(index, key, depth), self.regions[key]
+        if depth < floor:
+            return needed
         kept = cut(others, floor)
         seen = self.raised.get(key)
         if seen is not None:
             kept, moved = join_slots(seen[0], kept), seen[1] | moved
             if kept is seen[0] and moved == seen[1]:
-                return floor
+                return needed
         self.raised[key] = (kept, moved)
         region = self.bytecode.regions[key]
         entered = [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION]
         state = (floor + len(entered), push_all(kept, floor, entered), moved)
         self.send(self.labels[region.handler], state, index)
-        return floor
+        return needed
 
     def run(self) -> None:
         """Follow all pending paths."""
@@ -405,6 +449,8 @@ class _Walk:
             if top & NONE and top != NONE:
                 none, other = push(below, base - 1, NONE), push(below, base - 1, top & ~NONE)
                 taken, stays = (none, other) if op == "POP_JUMP_IF_NONE" else (other, none)
+        if op == "SEND" and TABLE.iterator_slots == 2:
+            taken = push(rest, base + 1, EMPTY)
         self.send(self.target(index, item.arg), (base + OPS[op].jump_pushes, taken, moved), index)
         return base + len(after), stays, moved
 

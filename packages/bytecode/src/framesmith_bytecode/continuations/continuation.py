@@ -23,6 +23,10 @@ from typing import Final, Literal, final
 
 from framesmith_bytecode.analyses.slots import (
     EXCEPTION,
+    INDEX,
+    ITERATOR,
+    LOOPED,
+    NO_INDEX,
     NULL,
     OBJECT,
     OFFSET,
@@ -134,8 +138,15 @@ def resume_index(items: Sequence[Item], index: int) -> int:
     return index - 1 if index and is_none_test(items[index]) and is_copy_of_top(items[index - 1]) else index
 
 
+def _received(kind: Kind) -> Kind:
+    """The kind of a slot as the caller passes it: an iterator is one that iter() has made, and has no index."""
+    if kind & (INDEX | NO_INDEX):
+        return NULL
+    return ITERATOR if kind == LOOPED else kind & ~LOOPED | OBJECT if kind & LOOPED else kind
+
+
 def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -> list[Kind]:
-    kinds = known.stack_states.kinds(index)
+    kinds = [_received(kind) for kind in known.stack_states.kinds(index)]
     if null_slots is None:
         return kinds
     given: object = null_slots
@@ -145,7 +156,11 @@ def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -
         raise ContinuationError(
             f"{known.bytecode.name}: null slots {sorted(null_slots)} of a stack of depth {len(kinds)}"
         )
-    return [NULL if slot in null_slots else kind & ~NULL or OBJECT for slot, kind in enumerate(kinds)]
+    paired = known.stack_states.kinds(index)
+    return [
+        NULL if slot in null_slots or paired[slot] & (INDEX | NO_INDEX) else kind & ~NULL or OBJECT
+        for slot, kind in enumerate(kinds)
+    ]
 
 
 def _known_names(bytecode: Bytecode, bound: Collection[str]) -> Collection[str]:

@@ -9,15 +9,17 @@ call raises; after the continuation did, this changes nothing.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from types import CodeType
 from typing import NamedTuple
 
-from framesmith_bytecode.analyses.slots import HANDLED, carrier_name
+from framesmith_bytecode.analyses.slots import HANDLED, INDEX, LOOPED, NO_INDEX, carrier_name
 from framesmith_bytecode.codegen.codegen import Codegen
 from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.continuation import UNBOUND, Continuation, Parameter, make_continuation
 from framesmith_bytecode.continuations.handover import hand_over
-from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label
+from framesmith_bytecode.model.ops import CallShape
 from framesmith_bytecode.writing.encode import encode
 
 
@@ -52,12 +54,33 @@ def _never_bound(known: Analyses, index: int) -> set[str]:
     return set(known.bytecode.varnames) - stored - set(known.bytecode.argument_names)
 
 
+def _iterate_by_iterators(known: Analyses, index: int) -> list[list[Item]]:
+    """Return the items of the prefix, by item: iterators that are on the stack at item `index` are made by iter().
+
+    GET_ITER of 3.15 leaves a list and an index of the interpreter's own, which no function can be given.
+    """
+    states = known.stack_states
+    looped = {slot for slot, kind in enumerate(states.kinds(index)) if kind & LOOPED}
+    made: list[list[Item]] = []
+    for depth, item in zip(states.before, known.bytecode.instructions, strict=True):
+        made.append([item])
+        if isinstance(item, Instr) and item.op == "GET_ITER" and depth is not None and depth - 1 in looped:
+            made[-1] = [
+                item.replace(op="LOAD_CONST", arg=iter),
+                item.replace(op="SWAP", arg=2),
+                item.replace(op="CALL", arg=CallShape(0)),
+                item.replace(op="PUSH_NULL", arg=None),
+            ]
+    return made
+
+
 class _Handover:
     """Emits instructions that move the stack into temporaries, call the continuation and return its result."""
 
     def __init__(self, known: Analyses, continuation: Continuation) -> None:
         kinds = known.stack_states.kinds(continuation.index)
         self.continuation = continuation
+        self.kinds = kinds
         self.unbound = _never_bound(known, continuation.index)
         self.codegen = Codegen.like(known.bytecode)
         self.spilled = [self.codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
@@ -67,7 +90,11 @@ class _Handover:
             self.handled = self.spilled[slot] = carrier_name(HANDLED, slot, self.codegen.varnames)
 
     def write(self) -> None:
-        self.codegen.spill_stack(self.spilled)
+        for kind, name in reversed(list(zip(self.kinds, self.spilled, strict=True))):
+            if kind & (INDEX | NO_INDEX):  # NULL: see `_iterate_by_iterators`
+                self.codegen.pop()
+            else:
+                self.codegen.store(name)
         if self.handled is None:
             self.call()
         else:
@@ -128,7 +155,8 @@ def split(function: Bytecode | Analyses, index: int) -> Split:
     jump = Instr("JUMP", label, codegen.position)
     while isinstance(bytecode.instructions[index], Label):  # a region may end here, and the jump is not part of it
         index += 1
-    items = [*bytecode.instructions[:index], jump, *bytecode.instructions[index:], *codegen.instructions]
+    made = _iterate_by_iterators(known, continuation.index)
+    items = [*chain(*made[:index]), jump, *chain(*made[index:]), *codegen.instructions]
     whole = replace(
         bytecode,
         instructions=items,

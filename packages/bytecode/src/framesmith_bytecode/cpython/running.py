@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from framesmith_bytecode.cpython import py311, py312, py313, py314
+from framesmith_bytecode.cpython import py311, py312, py313, py314, py315
 from framesmith_bytecode.cpython.version_table import VersionTable
 
-TABLES: Final = {table.version: table for table in (py311.TABLE, py312.TABLE, py313.TABLE, py314.TABLE)}
+TABLES: Final = {table.version: table for table in (py311.TABLE, py312.TABLE, py313.TABLE, py314.TABLE, py315.TABLE)}
 
 
 def _running_table() -> VersionTable:
@@ -23,3 +23,7 @@ TABLE: Final = _running_table()
 
 #: The NULL of a plain call is under the callable (True) or above it (False). See "NULL slots" in the README.
 NULL_FIRST: Final = TABLE.null_first
+#: Slots in which BEFORE_WITH leaves the exit: 1, or 2 with its self or NULL above it.
+EXIT_SLOTS: Final = TABLE.exit_slots
+#: Slots of an iterator in a loop: 1, or 2 with NULL or an index above it.
+ITERATOR_SLOTS: Final = TABLE.iterator_slots

@@ -38,6 +38,11 @@ class VersionTable:
     `small_ints`: ints from 0 up to this one are operands of LOAD_SMALL_INT; 0 if there is no such instruction.
     `common_constants`: the objects that LOAD_COMMON_CONSTANT loads, by its operand.
     `part_bits`: a part of a function -> its bit in MAKE_FUNCTION or SET_FUNCTION_ATTRIBUTE.
+    `iterator_slots`: slots of an iterator in a loop or a SEND: 1, or 2 with an index or NULL above it.
+    `yield_from_iter`: the operand of GET_ITER that makes it GET_YIELD_FROM_ITER; 0 if that is an opcode.
+    `generators_iterate`: a generator expression calls iter() itself, before it becomes a generator.
+    `import_modes`: the operations that IMPORT_NAME stands for, by the low two bits of its operand.
+    `resume_mask`: the bits of RESUME's operand that say where it stands.
     `special_methods`: the methods that LOAD_SPECIAL looks up, by its operand.
     """
 
@@ -68,6 +73,11 @@ class VersionTable:
     small_ints: int = 0
     common_constants: tuple[object, ...] = ()
     part_bits: Mapping[str, int] = field(default_factory=lambda: _PART_BITS)
+    iterator_slots: int = 1
+    yield_from_iter: int = 0
+    generators_iterate: bool = False
+    import_modes: tuple[str, ...] = ()
+    resume_mask: int = 3
     special_methods: tuple[str, ...] = ()
     errors_look_back: frozenset[str] = frozenset()
     intrinsics_1: Mapping[str, int] = field(default_factory=dict)

@@ -122,7 +122,7 @@ COUNT_LIMITS: Mapping[str, tuple[int, int | None]] = {
     "DICT_UPDATE": (1, None),
     "DICT_MERGE": (1, None),
     "GET_AWAITABLE": (0, 2),
-    "RESUME": (0, 7),
+    "RESUME": (0, 15),
 }
 
 

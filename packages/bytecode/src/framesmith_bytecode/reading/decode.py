@@ -135,7 +135,7 @@ def _read_instructions(reader: Reader, body: bytes) -> None:
 
 
 def _mark_branches(reader: Reader, body: bytes, entries: list[Entry]) -> None:
-    """Where a region ends between a conditional jump and its implied NOT_TAKEN there are two labels.
+    """Put two labels where a region ends between a conditional jump and its implied NOT_TAKEN.
 
     A NOT_TAKEN with which a region begins is read as a NOP.
     """

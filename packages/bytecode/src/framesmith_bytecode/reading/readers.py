@@ -205,6 +205,19 @@ def _read_call_ex(reader: Reader) -> None:
     reader.put("CALL_FUNCTION_EX", has_mapping)
 
 
+def _read_get_iter(reader: Reader) -> None:
+    if reader.arg == 0:
+        reader.put("GET_ITER")
+    elif reader.arg == TABLE.yield_from_iter:
+        reader.put("GET_YIELD_FROM_ITER")
+    else:
+        read_unknown(reader)
+
+
+def _read_import(reader: Reader) -> None:
+    reader.put(TABLE.import_modes[reader.arg & 3], reader.names[reader.arg >> 2])
+
+
 def _read_interpolation(reader: Reader) -> None:
     conversion = reader.arg >> 2
     shape = InterpolationShape(CONVERSIONS[conversion - 1] if conversion else "", bool(reader.arg & 1))
@@ -408,6 +421,10 @@ def _make_readers() -> dict[int, Callable[[Reader], None]]:
                 by_name[name] = _read_jump(op)
     for (first, second), name in TABLE.pairs.items():
         by_name[name] = _read_local_pair(first, second)
+    if TABLE.yield_from_iter:
+        by_name["GET_ITER"] = _read_get_iter
+    if TABLE.import_modes:
+        by_name["IMPORT_NAME"] = _read_import
     if TABLE.borrows:
         by_name["LOAD_FAST_BORROW"] = _read_load_fast_or_closure
         by_name["LOAD_FAST_BORROW_LOAD_FAST_BORROW"] = _read_local_pair("LOAD_FAST", "LOAD_FAST")

@@ -117,7 +117,9 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "FORMAT_WITH_SPEC": "f'{x:>4}'",
     "BUILD_INTERPOLATION": "t'{x!r:>4}'",
     "BUILD_TEMPLATE": "t'{x}'",
-    "IMPORT_NAME": "import x",
+    "IMPORT_NAME": "def f(): import x",
+    "IMPORT_NAME_LAZY": "lazy import x",
+    "IMPORT_NAME_MAYBE_LAZY": "import x",
     "IMPORT_FROM": "from x import y",
     "IMPORT_STAR": "from x import *",
     "GET_LEN": "match x:\n  case [y]: f()",
@@ -134,6 +136,7 @@ WRITTEN_SINCE: Final[Mapping[str, str]] = {
     "STORE_SLICE": "3.12",
     "TO_BOOL": "3.13",
     "POP_ITER": "3.14",
+    "IMPORT_NAME_MAYBE_LAZY": "3.15",
 }
 
 # The last version whose compiler emits the operation, where later versions can run it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from framesmith_bytecode.analyses.bound import possibly_unbound
-from framesmith_bytecode.analyses.slots import NULL as NULL_KIND
+from framesmith_bytecode.analyses.slots import EMPTY
 from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode
@@ -88,7 +88,7 @@ class _Rendering:
 
     def slots_at(self, index: int, depth: int) -> list[Text]:
         """The slots at a label: named, or NULL."""
-        certain = frozenset(i for i, kind in enumerate(self.stack_states.kinds(index)) if kind == NULL_KIND)
+        certain = frozenset(i for i, kind in enumerate(self.stack_states.kinds(index)) if not kind & ~EMPTY)
         nulls = self.nulls.setdefault(index, certain)
         return [NULL if i in nulls else slot_text(i) for i in range(depth)]
 
@@ -100,7 +100,7 @@ class _Rendering:
         if self.in_full:  # only slots that are NULL on every path
             kinds = self.stack_states.kinds(index)
             for i in sorted(nulls):
-                if kinds[i] != NULL_KIND:
+                if kinds[i] & ~EMPTY:
                     self.writer.say(f"{slot_name(i)} = NULL")
         elif self.nulls.setdefault(index, nulls) != nulls:
             raise _MixedSlots

@@ -283,9 +283,10 @@ class Statements:
 
     def end_send(self, index: int, op: str, arg: None) -> None:
         """Drops the receiver, which is under the result."""
-        if not self.pending.slots[-2].pure:
+        taken = 1 + TABLE.iterator_slots
+        if not self.pending.slots[-taken].pure:
             self.pending.name_effects()
-        self.pending.slots.append(self.pending.take(2)[1])
+        self.pending.slots.append(self.pending.take(taken)[-1])
 
     # ---- calls ----
 
@@ -359,18 +360,40 @@ class Statements:
         self.leave(label, len(self.pending))
         self.say(f"goto {self.labels[label]}")
 
+    def cleanup_throw(self, index: int, op: str, arg: None) -> None:
+        if TABLE.iterator_slots == 1:
+            self.other(index, op, arg)
+            return
+        base = len(self.pending) - pops(op, arg)
+        targets = [slot_name(base), slot_name(base + 2)]
+        self.pending.prepare(pops(op, arg), targets)
+        self.say(f"{', '.join(targets)} = {generic(op, self.pending.take(pops(op, arg)), arg).text}")
+        self.pending.slots += [slot_text(base), NULL, slot_text(base + 2)]
+
+    def get_iter(self, index: int, op: str, arg: None) -> None:
+        """An iterator as one text; a second slot shows as NULL."""
+        parts = self.pending.take(1)
+        made = EXPRESSIONS[op](parts, arg) if op in EXPRESSIONS else generic(op, parts, arg)
+        self.pending.slots += [made, NULL][: TABLE.iterator_slots]
+
+    def pop_iter(self, index: int, op: str, arg: None) -> None:
+        self.pending.prepare(TABLE.iterator_slots)
+        iterator = self.pending.take(TABLE.iterator_slots)[0]
+        if not iterator.pure:
+            self.say(iterator.text)
+
     def for_iter(self, index: int, op: str, label: Label) -> None:
         self.pending.name_all(len(self.pending))
         depth = len(self.pending)
-        self.leave(label, depth - 1)
-        iterator = self.pending.slots[-1].text
+        self.leave(label, depth - TABLE.iterator_slots)
+        iterator = self.pending.slots[-TABLE.iterator_slots].text
         self.results(index, 0, 1, lambda parts: f"next({iterator}), or goto {self.labels[label]}")
 
     def send(self, index: int, op: str, label: Label) -> None:
         depth = len(self.pending)
         self.pending.name_all(depth - 1)
         self.leave(label, depth - 1)
-        receiver, value = self.pending.slots[-2].text, slot_name(depth - 1)
+        receiver, value = self.pending.slots[-1 - TABLE.iterator_slots].text, slot_name(depth - 1)
         self.pending.prepare(1, (value,))
         sent = self.pending.take(1)[0].text
         self.say(f"{value} = send({receiver}, {sent}), or goto {self.labels[label]} with {value} = result")
@@ -410,6 +433,10 @@ _SPECIAL: Final[Mapping[str, Callable[[Statements, int, str, Any], None]]] = {
     "WITH_EXCEPT_START": Statements.with_except_start,
     "JUMP": Statements.jump,
     "JUMP_NO_INTERRUPT": Statements.jump,
+    "CLEANUP_THROW": Statements.cleanup_throw,
+    "GET_ITER": Statements.get_iter,
+    "GET_YIELD_FROM_ITER": Statements.get_iter,
+    "POP_ITER": Statements.pop_iter,
     "FOR_ITER": Statements.for_iter,
     "SEND": Statements.send,
 }

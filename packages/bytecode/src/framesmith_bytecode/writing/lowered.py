@@ -65,7 +65,7 @@ class Lowered:
         self.deepest = max(self.deepest, (self.stack_states.before[self.index] or 0) + slots)
 
     def loop_of_handler(self) -> Label | None:
-        """Where the loop over a GET_ANEXT goes on whose exceptions come to this item: behind its wait."""
+        """The end of the wait in the loop over a GET_ANEXT whose exceptions come to this item."""
         items, regions = self.bytecode.instructions, self.bytecode.regions
         for span in self.stack_states.spans:
             if regions[span.key].handler not in self.run:

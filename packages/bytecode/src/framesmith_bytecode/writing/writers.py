@@ -25,7 +25,6 @@ _INVERSE: Final = {
 _GIVES_BOOL: Final = frozenset(
     ("TO_BOOL", "UNARY_NOT", "IS_OP", "CONTAINS_OP", "CHECK_EXC_MATCH", "MATCH_MAPPING", "MATCH_SEQUENCE")
 )
-_FORMATS: Final = ("format", ".format")  # the parameter of functions that compute annotations
 _CONSTANT_LOADS: Final = frozenset(_CODES[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT") if name in _CODES)
 _LOADS_METHOD: Final = {"LOAD_METHOD": 1, "LOAD_SUPER_METHOD": -1}  # and what they add to the stack
 _OPERATOR_INDEX: Final = {operator: index for index, operator in enumerate(BINARY_OPERATORS)}
@@ -196,11 +195,12 @@ def _is_length_test(low: Lowered) -> bool:
 def _is_format_test(low: Lowered) -> bool:
     """Whether this is the first test of a function that computes annotations: of an int, the compiler says."""
     bytecode = low.bytecode
-    if bytecode.posonlyargcount != 1 or bytecode.varnames[0] not in _FORMATS or not TABLE.small_ints:
+    parameter = bytecode.varnames[0] if bytecode.posonlyargcount == 1 else ""
+    if parameter != ".format" and (parameter, bytecode.name) != ("format", "__annotate__"):
         return False
     first = [item for item in bytecode.instructions[: low.index] if isinstance(item, Instr)]
     ops = [(item.op, item.arg) for item in first]
-    return ops == [("RESUME", 0), ("LOAD_FAST", bytecode.varnames[0]), ("LOAD_CONST", 2), ("COMPARE_OP", ">")]
+    return ops == [("RESUME", 0), ("LOAD_FAST", parameter), ("LOAD_CONST", 2), ("COMPARE_OP", ">")]
 
 
 def _want_bool(low: Lowered, position: Position | None) -> None:
@@ -381,7 +381,8 @@ def _build_const_key_map(low: Lowered, n: int, position: Position | None) -> Non
         low.put("COPY", 2 + index, position)
         low.put("COPY", 2 * n + 2 - index, position)
         low.put("MAP_ADD", 1, position)
-    low.put("SWAP", 2 * n + 1, position)
+    if n:
+        low.put("SWAP", 2 * n + 1, position)
     for _ in range(2 * n):
         low.put("POP_TOP", 0, position)
     low.reserve(n + 2)
@@ -390,6 +391,21 @@ def _build_const_key_map(low: Lowered, n: int, position: Position | None) -> Non
 def _build_interpolation(low: Lowered, shape: Any, position: Position | None) -> None:
     conversion = CONVERSIONS.index(shape.conversion) + 1 if shape.conversion else 0
     low.put("BUILD_INTERPOLATION", conversion << 2 | 2 | shape.has_format, position)
+
+
+def _get_yield_from_iter(low: Lowered, arg: None, position: Position | None) -> None:
+    if TABLE.yield_from_iter:
+        low.put("GET_ITER", TABLE.yield_from_iter, position)
+    else:
+        low.put("GET_YIELD_FROM_ITER", 0, position)
+
+
+def _import_name(op: str) -> Writer:
+    def write(low: Lowered, name: str, position: Position | None) -> None:
+        mode = TABLE.import_modes.index(op) if TABLE.import_modes else 0
+        low.put("IMPORT_NAME", low.name_index(name) << (2 if TABLE.import_modes else 0) | mode, position)
+
+    return write
 
 
 def _pop_iter(low: Lowered, arg: None, position: Position | None) -> None:
@@ -542,6 +558,10 @@ def _make_writers() -> dict[str, Writer]:
         "BUILD_CONST_KEY_MAP": _build_const_key_map,
         "BUILD_INTERPOLATION": _build_interpolation,
         "POP_ITER": _pop_iter,
+        "GET_YIELD_FROM_ITER": _get_yield_from_iter,
+        "IMPORT_NAME": _import_name("IMPORT_NAME"),
+        "IMPORT_NAME_MAYBE_LAZY": _import_name("IMPORT_NAME_MAYBE_LAZY"),
+        "IMPORT_NAME_LAZY": _import_name("IMPORT_NAME_LAZY") if TABLE.import_modes else _missing,
         "END_SEND": _end_send,
         "POP_TOP": _pop_top,
         "CALL": _call,

@@ -1,0 +1,43 @@
+"""The page about adding a version names tests, files and fields that exist."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import framesmith_bytecode
+from framesmith_bytecode.cpython.running import TABLES
+from framesmith_bytecode.cpython.version_table import VersionTable
+
+PAGE = Path(__file__).parents[4] / "docs" / "bytecode" / "add-a-cpython-version.md"
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def names():
+    """Texts of the page in code font."""
+    if not PAGE.exists():
+        pytest.skip("not in the repository")
+    return set(re.findall(r"`([^`\n]+)`", PAGE.read_text(encoding="utf-8")))
+
+
+def test_every_step_names_tests_that_exist(names):
+    sources = [path.read_text("utf-8") for path in TESTS.rglob("test_*.py")]
+    defined = {name for source in sources for name in re.findall(r"def (test_\w+)", source)}
+    named = {name for name in names if name.startswith("test_")}
+    assert len(named) > 15
+    assert named <= defined
+
+
+def test_files_exist(names):
+    package = Path(framesmith_bytecode.__file__).parent
+    files = {name for name in names if re.fullmatch(r"[a-z_]+/[a-z0-9_]+\.py", name)}
+    assert len(files) > 8
+    assert [name for name in sorted(files) if not any((root / name).exists() for root in (package, TESTS))] == []
+
+
+def test_every_field_is_described():
+    for field in fields(VersionTable):
+        assert field.name in ("version", "opcodes", "caches") or f"`{field.name}`" in (VersionTable.__doc__ or "")
+    assert list(TABLES) == sorted(TABLES)
