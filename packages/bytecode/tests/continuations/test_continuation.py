@@ -551,3 +551,22 @@ def test_many_slots_that_may_be_null_are_restored_without_branches():
         assert FunctionType(prefix, {})(rows) == rows
         ops = [item.op for item in continuation.bytecode.instructions if isinstance(item, Instr)]
         assert ops.count("PUSH_NULL") <= 2
+
+
+def test_a_variable_that_only_a_handler_binds_is_handed_over():
+    """Handlers stand at the end of the code, behind what runs after them."""
+
+    def handled(divisor):
+        try:
+            divisor = 1 / divisor
+        except ZeroDivisionError as error:
+            seen = error
+        text = ""
+        for argument in seen.args:
+            text += argument
+        return text
+
+    known = Analyses(decode(handled.__code__))
+    for index, depth in enumerate(known.stack_states.before):
+        if depth is not None:
+            assert FunctionType(split(known, index).prefix, globals())(0) == "division by zero", index

@@ -91,6 +91,22 @@ class Analyses:
         wanted = reachable(self.blocks, self.blocks[home].successors)
         return self._items_of(wanted) | set(range(index, self.blocks[home].end))
 
+    def earlier_items(self, index: int) -> set[int]:
+        """Items that may have run when control comes to item `index`; handlers stand behind what runs after them."""
+        home = self._block_of(index)
+        sources: dict[int, list[int]] = {}
+        for number, block in enumerate(self.blocks):
+            for successor in block.successors:
+                sources.setdefault(successor, []).append(number)
+        seen: set[int] = set()
+        pending = [home]
+        while pending:
+            for source in sources.get(pending.pop(), []):
+                if source not in seen:
+                    seen.add(source)
+                    pending.append(source)
+        return self._items_of(seen) | set(range(self.blocks[home].start, index))
+
     def loop_items(self, index: int) -> set[int]:
         """Items of the loops around item `index`, itself included; none outside of loops."""
         home = self._block_of(index)

@@ -48,8 +48,7 @@ def _load_or_unbound(codegen: Codegen, name: str) -> None:
 def _never_bound(known: Analyses, index: int) -> set[str]:
     """Locals that no path to item `index` binds."""
     items = known.bytecode.instructions
-    comes_again = any(i < index for i in known.kept_items(index))
-    before = items if comes_again else items[:index]
+    before = (items[i] for i in known.earlier_items(index))
     stored = {item[1] for item in before if isinstance(item, Instr) and item[0] == "STORE_FAST"}
     return set(known.bytecode.varnames) - stored - set(known.bytecode.argument_names)
 
