@@ -47,6 +47,16 @@ def test_no_full_collection_in_a_compilation_and_thresholds_come_back():
     assert gc.isenabled()
 
 
+def test_thresholds_come_back_where_the_collector_has_no_third(monkeypatch):
+    """The incremental collector of CPython 3.14.0 ignores the third threshold and answers 0 for it."""
+    gc.set_threshold(500, 3, 0)
+    plain = gc.set_threshold
+    monkeypatch.setattr(gc, "set_threshold", lambda young, middle=3, full=0: plain(young, middle, 0))
+    with full_collections_postponed():
+        assert gc.get_threshold() == (10_000, 3, 0)
+    assert gc.get_threshold() == (500, 3, 0)
+
+
 def test_thresholds_come_back_from_a_failure():
     gc.set_threshold(500, 3, 2)
 

@@ -31,8 +31,8 @@ class _Postponement:
                 if now != self.during:  # else somebody has brought back what they were during an earlier compilation
                     self.before = now
                 young, middle, _ = self.before
-                self.during = (max(young, YOUNG) if young else 0, middle, NEVER)
-                gc.set_threshold(*self.during)
+                gc.set_threshold(max(young, YOUNG) if young else 0, middle, NEVER)
+                self.during = gc.get_threshold()  # an incremental collector keeps no third threshold
 
     def end(self) -> None:
         with self.lock:
