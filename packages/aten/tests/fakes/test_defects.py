@@ -41,7 +41,7 @@ def test_the_end_of_the_stack_is_none(monkeypatch):
     mode, x = symbolic()
 
     def endless(*args):
-        return endless(*args)
+        return endless()  # CPython 3.15 counts no call that unpacks arguments
 
     monkeypatch.setattr(symbolic_results, "_key", endless)
     with mode, pytest.raises(RecursionError) as caught:
