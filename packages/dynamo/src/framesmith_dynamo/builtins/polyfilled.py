@@ -38,6 +38,12 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     operator.methodcaller: functional.methodcaller,
     functools.cmp_to_key: functional.cmp_to_key,
 }
+#: Functions of heaps; those of max-heaps are private on older versions.
+HEAPS: dict[Any, Callable[..., Any]] = {
+    function: getattr(ordering, name.removeprefix("_"))
+    for name, function in vars(_heapq).items()
+    if "heap" in name and hasattr(ordering, name.removeprefix("_"))
+}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     itertools.chain.from_iterable: iteration.chain_from_iterable,
     itertools.tee: iteration.tee,
@@ -46,10 +52,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     operator.indexOf: functional.index_of,
     math.prod: functional.prod,
     collections._count_elements: ordering.count_elements,  # type: ignore[attr-defined]
-    **{getattr(_heapq, name): getattr(ordering, name) for name in ("heappush", "heappop", "heapify", "heapreplace")},
-    _heapq.heappushpop: ordering.heappushpop,
-    _heapq._heapify_max: ordering.heapify_max,  # type: ignore[attr-defined]
-    _heapq._heapreplace_max: ordering.heapreplace_max,  # type: ignore[attr-defined]
+    **HEAPS,
     _bisect.bisect_left: ordering.bisect_left,
     _bisect.bisect_right: ordering.bisect_right,
     _bisect.insort_left: ordering.insort_left,
@@ -63,7 +66,7 @@ REQUIRED: Mapping[Any, tuple[int, *tuple[str, ...]]] = {
     functools.reduce: (1, *ITERABLE),
     operator.countOf: (0, *ITERABLE),
     operator.indexOf: (0, *ITERABLE),
-    **{function: (0, "sort") for function in FUNCTIONS if function.__module__ == "_heapq"},
+    **dict.fromkeys(HEAPS, (0, "sort")),
 }
 
 for _function, _polyfill in (CLASSES | FUNCTIONS).items():

@@ -62,17 +62,37 @@ def heapify(heap: list[Any], /) -> None:
 
 
 def heapify_max(heap: list[Any], /) -> None:
-    """`heapq._heapify_max`, which `nsmallest` uses."""
     for position in reversed(range(len(heap) // 2)):
         sift_up(heap, position, larger)
 
 
 def heapreplace_max(heap: list[Any], item: Any, /) -> Any:
-    """`heapq._heapreplace_max`, which `nsmallest` uses."""
     largest = heap[0]
     heap[0] = item
     sift_up(heap, 0, larger)
     return largest
+
+
+def heappush_max(heap: list[Any], item: Any, /) -> None:
+    heap.append(item)
+    sift_down(heap, 0, len(heap) - 1, larger)
+
+
+def heappop_max(heap: list[Any], /) -> Any:
+    last = heap.pop()
+    if not heap:
+        return last
+    largest = heap[0]
+    heap[0] = last
+    sift_up(heap, 0, larger)
+    return largest
+
+
+def heappushpop_max(heap: list[Any], item: Any, /) -> Any:
+    if heap and item < heap[0]:
+        item, heap[0] = heap[0], item
+        sift_up(heap, 0, larger)
+    return item
 
 
 def heapreplace(heap: list[Any], item: Any, /) -> Any:

@@ -94,7 +94,10 @@ def push_exit(codegen: Codegen, manager: Value) -> None:
 
 def bound_exit(manager: Any) -> Callable[..., Any]:
     """Called by compiled code: return the `__exit__` that a `with` statement saves."""
-    exit_function: Callable[..., Any] = type(manager).__exit__.__get__(manager, type(manager))
+    cls = type(manager)
+    found: Any = next(vars(base)["__exit__"] for base in cls.__mro__ if "__exit__" in vars(base))
+    bind = getattr(type(found), "__get__", None)
+    exit_function: Callable[..., Any] = found if bind is None else bind(found, manager, cls)
     return exit_function
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
-from framesmith_bytecode import OPS, Instr, Label, hand_over, pops, pushes
+from framesmith_bytecode import OPS, UNBOUND, Instr, Label, hand_over, pops, pushes
 from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
-from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
+from framesmith_dynamo.interpreter.handlers.contexts import EXIT_SLOTS, ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot, callable_slots
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
-from framesmith_dynamo.residual.continuations import continuation_at
+from framesmith_dynamo.residual.continuations import NO_CONTINUATION, continuation_at
 from framesmith_dynamo.residual.mutated_inputs import mark_mutated_inputs
 from framesmith_dynamo.residual.profitability import is_unprofitable
 from framesmith_dynamo.residual.straight_line import straight_line_code_at
@@ -57,6 +57,13 @@ CONTAINER_BUILDERS: Final[dict[str, tuple[Built, int]]] = {
 EXTENDERS: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE", "map": "DICT_UPDATE"}
 #: Instructions whose results may hold NULL, and their replacements, whose results do not.
 WITHOUT_NULL = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
+#: Instructions that CPython lets have only operands made in the same code.
+SAME_CODE: Final = frozenset({"CALL_INTRINSIC_1", "CALL_INTRINSIC_2"})
+#: The slots that residual code finds NULL after an instruction that leaves a callable for a later call.
+PUSHED_NULLS: Final[dict[str, tuple[bool, ...]]] = {
+    **dict.fromkeys(WITHOUT_NULL, CALLABLE_SLOTS),
+    "BEFORE_WITH": (*(CALLABLE_SLOTS if EXIT_SLOTS == 2 else (False,)), False),
+}
 
 
 #: The default of `next` at the end of an iterator.
@@ -72,6 +79,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     for generator in frame.state.suspended_generators:  # even an unused one: its close would come at an unknown time
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
     instr = frame.code.instrs[index]
+    if instr.op in SAME_CODE:
+        raise GraphBreak(NO_CONTINUATION, f"the operands of {instr.arg} cannot come from variables; the break: {reason}")
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
         raise reason  # nothing before and nothing after: there is nothing to compile
@@ -107,7 +116,7 @@ def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
     if row.flow in ("return", "raise"):
         return []
     below = null_slots(frame.stack)[: len(frame.stack) - pops(instr.op, instr.arg)]
-    pushed = CALLABLE_SLOTS if instr.op in WITHOUT_NULL else (False,) * pushes(instr.op, instr.arg)
+    pushed = PUSHED_NULLS.get(instr.op) or (False,) * pushes(instr.op, instr.arg)
     found = []
     if row.flow != "jump":
         found.append(arm(frame, below, pushed, index, index + 1))
@@ -148,6 +157,36 @@ def emit(codegen: Codegen, instr: Instr) -> None:
         codegen.callable_on_stack()
     else:
         codegen.extend([instr])
+        if instr.op == "BEFORE_WITH" and EXIT_SLOTS == 2:
+            emit_exit_without_self(codegen)
+
+
+def emit_exit_without_self(codegen: Codegen) -> None:
+    """Replace the exit and its self, or NULL, under the entered value by a bound exit and NULL."""
+    leave, owner, entered = (codegen.new_temp(name) for name in ("exit", "owner", "entered"))
+    unbound, done = Label(), Label()
+    codegen.spill_stack([leave, owner, entered])
+    codegen.push_function(bind_exit)
+    codegen.load(leave)
+    with codegen.protected(unbound):
+        codegen.emit("LOAD_FAST_CHECK", owner)
+    codegen.jump(done)
+    codegen.mark(unbound)
+    codegen.emit("PUSH_EXC_INFO")
+    codegen.pop()
+    codegen.emit("POP_EXCEPT")
+    codegen.load_const(UNBOUND)
+    codegen.mark(done)
+    codegen.call(2)
+    codegen.callable_on_stack()
+    codegen.load(entered)
+    for name in (leave, owner, entered):
+        codegen.forget(name)
+
+
+def bind_exit(leave: Callable[..., object], owner: object) -> Callable[..., object]:
+    """Called by compiled code: return the exit, as a method of its self if there is one."""
+    return leave if owner is UNBOUND else MethodType(leave, owner)
 
 
 def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:

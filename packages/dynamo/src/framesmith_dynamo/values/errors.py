@@ -92,7 +92,7 @@ def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoRetur
     """Raise the error of storing into an object without a dictionary; `in_class`: its class has the attribute."""
     entries = dict.fromkeys([name] if in_class else [])
     try:
-        object.__setattr__(object.__new__(type(cls.__name__, (), entries | {"__slots__": ()})), name, None)
+        object.__setattr__(object.__new__(namesake(cls, (), entries | {"__slots__": ()})), name, None)
     except AttributeError as error:
         tr.raise_(AttributeError, *error.args)
     raise GraphBreak(UNSUPPORTED_CALL, f"setting {name!r} of a {cls.__qualname__} object")
@@ -100,9 +100,8 @@ def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoRetur
 
 def refuse_empty_slot(tr: Tracer, cls: type, name: str) -> NoReturn:
     """Raise the error of reading an empty slot."""
-    entries = {"__slots__": (name,), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
     try:
-        getattr(object.__new__(type(cls.__name__, (), entries)), name)
+        getattr(object.__new__(namesake(cls, (), {"__slots__": (name,)})), name)
     except AttributeError as error:
         tr.raise_(AttributeError, *error.args)
     raise GraphBreak(UNSUPPORTED_CALL, f"{name!r} of a {cls.__qualname__} object")
@@ -124,7 +123,7 @@ def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            result = function(type(owner.python_type().__name__, (), {name: lambda self: given})())
+            result = function(namesake(owner.python_type(), (), {name: lambda self: given})())
     except Warning as warning:
         raise GraphBreak(UNSUPPORTED_CALL, str(warning)) from None
     except Exception as error:
@@ -162,7 +161,7 @@ def stand_in(value: Value) -> Any:
     if value.can_be_constant() and cls in PLAIN:
         return value.as_constant()
     if value.can_be_constant() and cls is type:
-        return type(value.as_constant().__name__, (), {})
+        return namesake(value.as_constant())
     if cls in EMPTY:
         return cls()
     if cls in VIEWS:
@@ -170,5 +169,11 @@ def stand_in(value: Value) -> Any:
     if cls is types.FunctionType:
         return lambda *args, **kwargs: None
     if issubclass(cls, tuple):
-        return type(cls.__name__, (tuple,), {})()
-    return type(cls.__name__, (), {})()
+        return namesake(cls, (tuple,))()
+    return namesake(cls)()
+
+
+def namesake(cls: type, bases: tuple[type, ...] = (), entries: Mapping[str, Any] = {}) -> type:
+    """Return a new class that Python's messages cannot tell from another one."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, bases, {**names, **entries})

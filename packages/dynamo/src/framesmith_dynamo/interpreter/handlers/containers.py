@@ -116,8 +116,10 @@ def dict_merge(frame: Frame, instr: Instr) -> None:
 @interprets("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instr: Instr) -> None:
     """Push n values, the first on top."""
-    items = unpacked(frame, frame.pop(), instr.arg + 1)
-    check_count(frame, len(items), instr.arg, exact=True)
+    value = frame.pop()
+    items = unpacked(frame, value, instr.arg + 1)
+    if len(items) != instr.arg:
+        frame.raise_(ValueError, *count_error(value.python_type(), len(items), f"[{'_,' * instr.arg}]"))
     frame.stack.extend(reversed(items))
 
 
@@ -125,8 +127,11 @@ def unpack_sequence(frame: Frame, instr: Instr) -> None:
 def unpack_ex(frame: Frame, instr: Instr) -> None:
     """Unpack around a starred target."""
     before, after = instr.arg
-    items = unpacked(frame, frame.pop())
-    check_count(frame, len(items), before + after, exact=False)
+    value = frame.pop()
+    items = unpacked(frame, value)
+    if len(items) < before + after:
+        target = f"[{'_,' * before} *_, {'_,' * after}]"
+        frame.raise_(ValueError, *count_error(value.python_type(), len(items), target))
     middle = new_list(frame, items[before : len(items) - after])
     frame.stack.extend(reversed([*items[:before], middle, *items[len(items) - after :]]))
 
@@ -151,10 +156,12 @@ def unpack_nothing(value: Any) -> None:
     (_,) = value
 
 
-def check_count(frame: Frame, found: int, wanted: int, *, exact: bool) -> None:
-    """Raise the program's ValueError when the number of items is wrong."""
-    if found < wanted:
-        least = "" if exact else "at least "
-        frame.raise_(ValueError, f"not enough values to unpack (expected {least}{wanted}, got {found})")
-    if exact and found > wanted:
-        frame.raise_(ValueError, f"too many values to unpack (expected {wanted})")
+def count_error(kind: type, found: int, target: str) -> tuple[Any, ...]:
+    """Return what Python says of unpacking an object of a type, with a wrong number of items, to a target."""
+    items = range(found)
+    value = dict.fromkeys(items) if kind is dict else kind(items) if kind in (list, tuple) else iter(items)
+    try:
+        exec(f"{target} = value", {"value": value})
+    except ValueError as error:
+        return error.args
+    raise AssertionError(f"{found} items are no error for {target}")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import Instr, pushes
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
+from framesmith_dynamo.interpreter.method_slots import callable_slots
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.errors import refuse_positional
+from framesmith_dynamo.values.errors import namesake, refuse_positional
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.exceptions import TracebackValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
+
+
+#: The stack slots of a saved exit: the callable, and on some versions a NULL above it, as for a call.
+EXIT_SLOTS: Final = pushes("BEFORE_WITH", None) - 1
 
 
 class ExitValue(Value):
@@ -41,26 +46,21 @@ class ExitValue(Value):
         codegen.load_attr("__exit__")
 
 
-def enter(manager: Any) -> None:
-    """Enter an object that is no context manager: Python's error."""
-    with manager:
+def enter(manager: Any, *methods: str) -> None:
+    """Enter an object that has only these methods of a context manager: Python's error."""
+    with namesake(type(manager), (), dict.fromkeys(methods, enter))():
         pass
-
-
-def enter_without_exit(manager: Any) -> None:
-    """Enter an object without `__exit__`: Python's error."""
-    enter(type(type(manager).__name__, (), {"__enter__": enter})())
 
 
 @interprets("BEFORE_WITH")
 def before_with(frame: Frame, instr: Instr) -> None:
     """Enter a context manager: push its exit and the result of `__enter__`."""
     manager = frame.pop()
-    for name in ("__enter__", "__exit__"):
-        if type_lookup(manager.python_type(), name) is None:
-            refuse_positional(frame, enter_without_exit if name == "__exit__" else enter, manager)
+    methods = [name for name in ("__enter__", "__exit__") if type_lookup(manager.python_type(), name) is not None]
+    if len(methods) < 2:
+        refuse_positional(frame, enter, manager, *map(frame.constant, methods))
     entered = manager.enter(frame)
-    frame.push(ExitValue(manager))
+    frame.stack.extend(callable_slots(ExitValue(manager)) if EXIT_SLOTS == 2 else [ExitValue(manager)])
     frame.push(entered)
 
 
@@ -69,4 +69,4 @@ def with_except_start(frame: Frame, instr: Instr) -> None:
     """Call the exit with the exception being handled; push its result."""
     error = frame.peek(1)
     kind = frame.constant(error.python_type())
-    frame.push(frame.call(frame.peek(4), (kind, error, TracebackValue()), {}))
+    frame.push(frame.call(frame.peek(3 + EXIT_SLOTS), (kind, error, TracebackValue()), {}))

@@ -1,13 +1,14 @@
-"""f-strings."""
+"""f-strings and t-strings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import Instr, InterpolationShape
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import Value
+from framesmith_dynamo.values.constants.templates import new_interpolation, new_template
 
 CONVERSIONS: dict[str, Callable[[object], str]] = {"str": str, "repr": repr, "ascii": ascii}
 
@@ -42,3 +43,20 @@ def format_with_spec(frame: Frame, instr: Instr) -> None:
 def build_string(frame: Frame, instr: Instr) -> None:
     """Concatenate strings."""
     frame.push(frame.constant("".join(part.as_constant() for part in frame.popn(instr.arg))))
+
+
+@interprets("BUILD_INTERPOLATION")
+def build_interpolation(frame: Frame, instr: Instr) -> None:
+    """A replacement field of a t-string: its value, its text, its conversion and its format"""
+    shape: InterpolationShape = instr.arg
+    spec = frame.pop() if shape.has_format else frame.constant("")
+    value, text = frame.popn(2)
+    conversion = shape.conversion[:1] or None
+    frame.push(new_interpolation(frame, value, text, frame.constant(conversion), spec))
+
+
+@interprets("BUILD_TEMPLATE")
+def build_template(frame: Frame, instr: Instr) -> None:
+    """A t-string: a tuple of strings and a tuple of the fields between them"""
+    strings, fields = frame.popn(2)
+    frame.push(new_template(frame, strings, fields))

@@ -41,10 +41,15 @@ def _kwdefaults(frame: Frame, part: Value) -> dict[str, Value]:
     return {key.as_constant(): part.getitem(frame, key) for key in part.unpack(frame)}
 
 
+def _annotate(frame: Frame, part: Value) -> Value:
+    return part
+
+
 #: The reader of each part.
 READERS: dict[str, Callable[[Frame, Value], Any]] = {
     "defaults": _defaults,
     "kwdefaults": _kwdefaults,
     "annotations": _defaults,
+    "annotate": _annotate,
     "closure": _defaults,
 }

@@ -61,6 +61,12 @@ def for_iter(frame: Frame, instr: Instr) -> None:
     frame.push(item)
 
 
+@interprets("POP_ITER")
+def pop_iter(frame: Frame, instr: Instr) -> None:
+    """Drop the iterator of a loop that is left early."""
+    frame.pop()
+
+
 @interprets("RETURN_VALUE")
 def return_value(frame: Frame, instr: Instr) -> None:
     """Leave the frame with the top."""

@@ -21,11 +21,12 @@ from framesmith_guards import AttrSource
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
+#: Types of unions, which are one type on newer versions.
+UNIONS: Final[tuple[type, ...]] = tuple({types.UnionType: None, type(typing.Union[int, str]): None})  # noqa: UP007
 #: Exact types whose objects never change.
 IMMUTABLE_C_TYPES: Final = (
     types.GenericAlias,
-    types.UnionType,
-    type(typing.Union[int, str]),  # noqa: UP007
+    *UNIONS,
     type(typing.Any),
     type(typing.List[int]),  # noqa: UP006
     type(typing.Callable[[int], int]),
@@ -41,7 +42,7 @@ IMMUTABLE_C_TYPES: Final = (
     types.MemberDescriptorType,
     types.GetSetDescriptorType,
 )
-#: Attributes that identify an object of a type without weak references.
+#: Attributes that identify an object of a type whose objects are made again and again, or have no weak references.
 IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
     types.UnionType: ("__args__",),
     type(typing.Optional): ("_name",),
@@ -159,10 +160,11 @@ def build_folded(tr: Tracer, obj: Any) -> Value:
 @wraps_type(*IMMUTABLE_C_TYPES)
 def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an object found at a source, guarded by identity or by all attributes that identify it."""
-    if type(obj).__weakrefoffset__:
+    parts = IDENTIFYING.get(type(obj))
+    if parts is None:
         tr.guard(source, "ID_MATCH", obj)
         return FoldedValue(obj, source=source)
     tr.guard(source, "TYPE_MATCH", type(obj))
-    for part in IDENTIFYING[type(obj)]:
+    for part in parts:
         tr.guard(AttrSource(source, part), "EQUALS_MATCH", getattr(obj, part))
     return FoldedValue(obj, source=source)

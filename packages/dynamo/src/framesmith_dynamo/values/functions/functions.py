@@ -6,8 +6,9 @@ import functools
 import inspect
 from collections.abc import Iterable, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from framesmith_bytecode import Instr, decode
 from framesmith_dynamo.admission.frame_policy import patched_by_torch, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.torch_switches import decorators
@@ -44,6 +45,10 @@ FUNCTION_ATTRIBUTE = register_break(
     hint="store the data in another object",
 )
 
+#: The function that makes the annotations, where they are deferred.
+ANNOTATE: Final = "__annotate__"
+#: Attributes that the setting of another one clears.
+_EXCLUDES: Final = {"__annotations__": ANNOTATE, ANNOTATE: "__annotations__"} if hasattr(FunctionType, ANNOTATE) else {}
 #: Attributes of every function that C code computes.
 _COMPUTED = tuple(
     name
@@ -92,6 +97,8 @@ class FunctionValue(Value):
         """Set a part of a function made in the trace, as SET_FUNCTION_ATTRIBUTE does. Annotations as in `annotate`."""
         if part == "annotations":
             self.annotate(tr, given)
+        elif part == "annotate":
+            tr.journal.store_attr(self, ANNOTATE, given)
         elif part == "kwdefaults":
             self.kwdefaults = given
         elif part == "defaults":
@@ -261,6 +268,8 @@ class FunctionValue(Value):
             tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
         if pending is not None:
             return pending
+        if name == "__annotations__":
+            self.evaluate_annotations(tr)
         if name == "__code__":
             return tr.constant(self.function.__code__)
         if name in _COMPUTED and self.is_new:
@@ -278,6 +287,22 @@ class FunctionValue(Value):
         self.guard_absence(tr, name)
         return tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
 
+    def evaluate_annotations(self, tr: Tracer) -> None:
+        """Evaluate deferred annotations, as their first reader does; Python keeps them.
+
+        Raises GraphBreak where that calls the program's code, depends on changes that are pending, or fails.
+        """
+        annotate = getattr(self.function, ANNOTATE, None)
+        if annotate is None and tr.journal.load_attr(self, ANNOTATE) is None:
+            return
+        pending = self.mutation is not None or tr.journal.pending_globals(self.function.__globals__)
+        if self.is_new or pending or not _only_names(annotate):
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"deferred annotations of {self.describe()}")
+        try:
+            getattr(self.function, "__annotations__")  # noqa: B009
+        except Exception as error:
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"annotations of {self.describe()}: {error}") from None
+
     def _own_part(self, tr: Tracer, name: str) -> Value:
         if name == "__annotations__":
             return self.annotate(tr, ())
@@ -290,6 +315,9 @@ class FunctionValue(Value):
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
+        other = _EXCLUDES.get(name)
+        if other is not None and (tr.journal.load_attr(self, other) or getattr(self.function, other, None) is not None):
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}, which has {other!r}")
         if not issubclass(value.python_type(), _TYPES.get(name, object)):
             refuse_positional(tr, setattr, self, tr.constant(name), value)
         if self.mutation is None:
@@ -336,6 +364,14 @@ class FunctionValue(Value):
             codegen.build("tuple", len(part))
         codegen.load_const(tuple(self.kwdefaults or {}))
         codegen.call(5)
+
+
+def _only_names(annotate: object) -> bool:
+    """Whether a function that makes annotations calls nothing, and reads no variables of other functions."""
+    if not isinstance(annotate, FunctionType) or set(annotate.__code__.co_freevars) - {"__classdict__"}:
+        return False
+    ops = [item.op for item in decode(annotate.__code__).instructions if isinstance(item, Instr)]
+    return not any(op.startswith(("CALL", "MAKE_FUNCTION")) for op in ops)
 
 
 def build_function(

@@ -102,6 +102,7 @@ def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(INTROSPECTION, f"{target.describe()} with options")
     function = unwrapped(tr, target.function if isinstance(target, MethodValue) else target)
     function.guard_defaults(tr)
+    function.evaluate_annotations(tr)
     real: Any = function.function
     if isinstance(target, MethodValue):
         real = MethodType(real, object())

@@ -17,7 +17,7 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.containers.mutable_sets import SET_OF_OBJECTS
 from framesmith_dynamo.values.containers.sets import hashed
-from framesmith_dynamo.values.errors import refuse
+from framesmith_dynamo.values.errors import namesake, refuse
 from framesmith_dynamo.values.lookup.entries import guard_class
 from framesmith_dynamo.values.lookup.static import MISSING, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
@@ -153,7 +153,7 @@ def _init_list(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwarg
 
 @c_method("__init__", set)
 def _init_set(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, type(self.cls.__name__, (set,), {}), args, kwargs, 0, 1)
+    given = between(tr, namesake(self.cls, (set,)), args, kwargs, 0, 1)
     _empty(tr, self)
     self.base.call_method(tr, "update", given, {})
     return tr.constant(None)
