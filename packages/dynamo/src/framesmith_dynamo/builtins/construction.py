@@ -30,7 +30,7 @@ from framesmith_dynamo.values.containers import (
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.binding import bind
 from framesmith_dynamo.values.functions.functions import FunctionValue
-from framesmith_dynamo.values.iteration.consuming import listed
+from framesmith_dynamo.values.iteration.consuming import listed, tupled
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
 from framesmith_guards import AttrSource
@@ -47,7 +47,7 @@ def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, tuple, args, kwargs, 0, 1)
     if given and type(given[0]) is TupleValue:
         return given[0]
-    return TupleValue(listed(tr, given[0]) if given else [])
+    return TupleValue(tupled(tr, given[0]) if given else [])
 
 
 @handles(torch.Size)

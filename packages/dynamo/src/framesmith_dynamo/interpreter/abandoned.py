@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.generator import GeneratorValue
+from framesmith_dynamo.python_behaviour import DROPS_FIRST_SLOT_FIRST
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_sideeffects.liveness import cyclic_components, reachable
 
@@ -55,9 +56,10 @@ def _close(frame: Frame, generator: GeneratorValue) -> None:
 
 
 def drop_variables(frame: Frame) -> None:
-    """Drop the variables of a frame that has returned, in the order of their slots."""
+    """Drop the variables of a frame that has returned, in this Python's order."""
     code = frame.code.bytecode
-    for name in (*code.varnames, *code.cellvars, *code.freevars):
+    slots = (*code.varnames, *code.cellvars, *code.freevars)
+    for name in slots if DROPS_FIRST_SLOT_FIRST else reversed(slots):
         dict.pop(frame.locals, name, None)
         frame.cells.pop(name, None)
         close_abandoned(frame)

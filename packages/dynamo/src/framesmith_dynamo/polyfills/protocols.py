@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from framesmith_dynamo.python_behaviour import NO_CONTAINER
+
 
 def iterate_by_index(obj: Any) -> Iterator[Any]:
     """`iter(obj)` for a class with `__getitem__` and no `__iter__`."""
@@ -25,7 +27,7 @@ def contains_by_iteration(obj: Any, wanted: Any) -> bool:
     except TypeError:
         items = None
     if items is None:  # raised here: the error has no context
-        raise TypeError(f"argument of type '{type(obj).__name__}' is not iterable")
+        raise TypeError(f"argument of type '{type(obj).__name__}'{NO_CONTAINER}")
     return any(item is wanted or item == wanted for item in items)
 
 

@@ -80,7 +80,9 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
     instr = frame.code.instrs[index]
     if instr.op in SAME_CODE:
-        raise GraphBreak(NO_CONTINUATION, f"the operands of {instr.arg} cannot come from variables; the break: {reason}")
+        raise GraphBreak(
+            NO_CONTINUATION, f"the operands of {instr.arg} cannot come from variables; the break: {reason}"
+        )
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
         raise reason  # nothing before and nothing after: there is nothing to compile

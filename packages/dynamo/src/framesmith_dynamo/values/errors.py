@@ -139,6 +139,20 @@ def _decide_negative(tr: Tracer, number: Value) -> bool:
     return negative is not None and negative.bool_(tr)
 
 
+def refuse_key(tr: Tracer, key: Value, refusal: tuple[Any, ...], holder: type) -> NoReturn:
+    """Raise the error of a key of a dict, or an element of a set, without hash: `refusal`, or one that quotes it."""
+
+    def refuse_hash(self: object) -> int:
+        raise TypeError(*refusal)
+
+    try:
+        made = namesake(key.python_type(), (), {"__hash__": refuse_hash})()
+        frozenset([made]) if holder is set else dict.fromkeys([made])
+    except TypeError as error:
+        tr.raise_(TypeError, *error.args)
+    raise AssertionError("an object without a hash")
+
+
 def iterator(tr: Tracer, owner: Value, answer: Value) -> Value:
     """Check the result of `owner`'s own `__iter__`, which must be an iterator."""
     if type_lookup(answer.python_type(), "__next__") is None:

@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak, register_break
-from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.errors import refuse_positional
+from framesmith_dynamo.values.base import TracedRaise, Tracer, Value
+from framesmith_dynamo.values.errors import refuse_key, refuse_positional
 from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 
 EQUAL_OBJECTS = register_break(
@@ -159,9 +159,17 @@ def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
     return left is right
 
 
-def hash_key(tr: Tracer, value: Value) -> object:
-    """Return the key of a value in dicts and sets. Existing objects as keys are guarded to be distinct."""
-    key = value.hash_key(tr)
+def hash_key(tr: Tracer, value: Value, holder: type | None = None) -> object:
+    """Return the key of a value in dicts and sets. Existing objects as keys are guarded to be distinct.
+
+    `holder`: dict or set, which may name the use in the error for an object that has no hash.
+    """
+    try:
+        key = value.hash_key(tr)
+    except TracedRaise as raised:
+        if holder is None or raised.value.python_type() is not TypeError:
+            raise
+        refuse_key(tr, value, raised.value.getattr_(tr, "args").as_plain(), holder)
     if key is value and value.source is not None:
         tr.facts.identity_keys[id(value)] = value
     return key

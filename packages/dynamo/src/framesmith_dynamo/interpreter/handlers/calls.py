@@ -10,7 +10,7 @@ from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
-from framesmith_dynamo.values.iteration.consuming import listed
+from framesmith_dynamo.values.iteration.consuming import tupled
 from framesmith_dynamo.values.lookup.static import type_lookup
 
 
@@ -60,7 +60,7 @@ def call_function_ex(frame: Frame, instr: Instr) -> None:
     sequence = frame.pop()
     if all(type_lookup(sequence.python_type(), way) is None for way in ("__iter__", "__getitem__")):
         sequence.unsupported("calling with its items")
-    args = listed(frame, sequence)
+    args = tupled(frame, sequence)
     fn, leading = pop_callable(frame)
     frame.push(frame.call(fn, leading + args, kwargs))
 

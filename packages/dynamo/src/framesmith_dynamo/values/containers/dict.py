@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from framesmith_dynamo.python_behaviour import MISSING_SETS_ITEM
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue, plain
@@ -96,7 +97,7 @@ class DictValue(MutableContainer, MappingValue):
     # Access
 
     def lookup(self, tr: Tracer, key: Value) -> Value | None:
-        hashed = operations.hash_key(tr, key)
+        hashed = operations.hash_key(tr, key, dict)
         entry = self.entries.get(hashed)
         self._guard_key_presence(tr, hashed, key)
         return None if entry is None else self._value_of(entry)
@@ -124,6 +125,8 @@ class DictValue(MutableContainer, MappingValue):
     def missing(self, tr: Tracer, key: Value) -> Value:
         """The result of `d[key]` for a missing key."""
         value = self.default_for(tr, key)
+        if not MISSING_SETS_ITEM:
+            return self.m_setdefault(tr, key, value)
         self.setitem(tr, key, value)
         return value
 
@@ -134,7 +137,7 @@ class DictValue(MutableContainer, MappingValue):
         return tr.call(self.factory, [], {})
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        hashed = operations.hash_key(tr, key)
+        hashed = operations.hash_key(tr, key, dict)
         self.changes(tr)
         self.stored.setdefault(hashed, key)
         entry = self.entries.get(hashed)
@@ -150,7 +153,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def discard(self, tr: Tracer, key: Value) -> Value | None:
         """Remove a key; return its value, or None when it was missing."""
-        hashed = operations.hash_key(tr, key)
+        hashed = operations.hash_key(tr, key, dict)
         value = self.lookup(tr, key)
         if value is None:
             return None
@@ -164,7 +167,7 @@ class DictValue(MutableContainer, MappingValue):
         return value
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        hashed = operations.hash_key(tr, item)
+        hashed = operations.hash_key(tr, item, dict)
         self._guard_key_presence(tr, hashed, item)
         return tr.constant(hashed in self.entries)
 
@@ -272,7 +275,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None, /) -> None:
         self.guard_keys(tr)
-        hashed = operations.hash_key(tr, key)
+        hashed = operations.hash_key(tr, key, dict)
         if hashed not in self.entries:
             self._no_key(tr, key)
         self.changes(tr)
@@ -381,7 +384,7 @@ def new_dict(
     value = DictValue(cls, factory=factory)
     tr.journal.track_new(value)
     for key, item in pairs:
-        hashed = operations.hash_key(tr, key)
+        hashed = operations.hash_key(tr, key, dict)
         known = value.entries.get(hashed)
         value.entries[hashed] = Entry(key if known is None else known.key, item)
     return value
@@ -433,6 +436,6 @@ def fill_from(
             value.guard_keys(tr)
             key_value = tr.wrap(key, DictKeySource(source, index))
             entry = Entry(key_value, LazyItem(tr, item, source, index, DictValueSource))
-        hashed = operations.hash_key(tr, key_value)
+        hashed = operations.hash_key(tr, key_value, dict)
         value.entries[hashed] = entry
         value.found.add(hashed)

@@ -198,7 +198,7 @@ class KeysView(DictView, SetLike):
         return super(DictView, self).hash_key(tr)
 
     def members_now(self, tr: Tracer) -> dict[object, Value]:
-        return {operations.hash_key(tr, member): member for member in self.unpack(tr)}
+        return {operations.hash_key(tr, member, set): member for member in self.unpack(tr)}
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         return self._common(tr, other) if op == "&" else _changed_set(tr, op, self, other)

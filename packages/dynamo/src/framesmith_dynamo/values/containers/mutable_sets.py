@@ -83,7 +83,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         return self.operation(tr, "copy", [])
 
     def m_add(self, tr: Tracer, item: Value, /) -> None:
-        key = operations.hash_key(tr, item)
+        key = operations.hash_key(tr, item, set)
         self.changes(tr)
         self.mirror.add(key)
         self.members.setdefault(key, item)
@@ -157,7 +157,7 @@ class SetValue(FrozenSetValue, MutableContainer):
                 self.in_place(tr, "difference_update", [other])
                 continue
             for item in each(tr, other):
-                self._drop(tr, operations.hash_key(tr, item))
+                self._drop(tr, operations.hash_key(tr, item, set))
 
     def m_symmetric_difference_update(self, tr: Tracer, other: Value, /) -> None:
         self.in_place(tr, "symmetric_difference_update", [other])
@@ -189,7 +189,7 @@ def new_set(tr: Tracer, items: Iterable[Value] = ()) -> SetValue:
     members: dict[object, Value] = {}
     mirror: set[object] = set()
     for item in items:
-        key = operations.hash_key(tr, item)
+        key = operations.hash_key(tr, item, set)
         mirror.add(key)
         members.setdefault(key, item)
     value = SetValue(mirror, members)

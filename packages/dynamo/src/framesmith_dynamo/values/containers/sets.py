@@ -78,7 +78,7 @@ class SetLike(ContainerValue):
 
     def holds(self, tr: Tracer, item: Value) -> bool:
         """Whether an item is a member now."""
-        return operations.hash_key(tr, item) in self.members_now(tr)
+        return operations.hash_key(tr, item, set) in self.members_now(tr)
 
 
 def is_set(other: Value) -> bool:
@@ -94,7 +94,7 @@ def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
         return other.members_now(tr)
     found: dict[object, Value] = {}
     for item in each(tr, other):
-        found.setdefault(operations.hash_key(tr, item), item)  # the first of equal members is retained
+        found.setdefault(operations.hash_key(tr, item, set), item)  # the first of equal members is retained
     return found
 
 
@@ -103,7 +103,7 @@ def member_key(tr: Tracer, item: Value) -> object:
     held = item.builtin_contents()
     if isinstance(held, FrozenSetValue) and isinstance(held, MutableContainer):
         return frozenset(held.mirror)
-    return operations.hash_key(tr, item)
+    return operations.hash_key(tr, item, set)
 
 
 def set_argument(other: Value, keys: dict[object, Value]) -> Any:
@@ -242,7 +242,7 @@ class FrozenSetValue(SetLike):
         members: dict[object, Value] = {}
         mirror: set[object] = set()
         for item in each(tr, iterable):
-            key = operations.hash_key(tr, item)
+            key = operations.hash_key(tr, item, set)
             if key in self.mirror:
                 mirror.add(key)
                 members.setdefault(key, item)
@@ -262,7 +262,7 @@ class FrozenSetValue(SetLike):
     def m_issuperset(self, tr: Tracer, other: Value, /) -> Value:
         if is_set(other):
             return tr.constant(self.members.keys() >= hashed(tr, other).keys())
-        return tr.constant(all(operations.hash_key(tr, item) in self.members for item in each(tr, other)))
+        return tr.constant(all(operations.hash_key(tr, item, set) in self.members for item in each(tr, other)))
 
     def m_copy(self, tr: Tracer) -> Value:
         """`copy()`: a frozenset is its own copy."""

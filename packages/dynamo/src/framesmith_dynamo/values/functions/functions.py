@@ -446,7 +446,16 @@ class MethodValue(Value):
         return (self.function, self.owner)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(MethodType, (self.function, self.owner))
+        codegen.push_call(build_method, (self.function, self.owner))
+
+
+def build_method(function: Any, owner: Any) -> MethodType:
+    """Called by compiled code: return a bound method; a classmethod may have bound what cannot be called."""
+    if callable(function):
+        return MethodType(function, owner)
+    bind: Any = classmethod(function).__get__
+    made: MethodType = bind(None, owner)
+    return made
 
 
 @wraps_type(FunctionType)

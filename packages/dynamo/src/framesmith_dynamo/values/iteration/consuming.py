@@ -4,8 +4,9 @@
 one by one (`each`)                       `deque.extend`, `extendleft`; `set.update`, `difference_update` of what is no
                                           set; `dict.update`, `fromkeys`; `set()`; `min`, `max`, `sum`
 one by one, until the answer is known     `any`, `all`, `in`, `isdisjoint`, `issuperset` of what is no set; unpacking
-as a list grows (`listed`)                `list()`, `list.extend`, `+=`, `[*a]`, `f(*a)`, `tuple()`, `sorted`: the class
-                                          of the iterable is asked for a length first
+as a list grows (`listed`)                `list()`, `list.extend`, `+=`, `[*a]`, `sorted`: the class of the iterable is
+                                          asked for a length first
+as a tuple grows (`tupled`)               `tuple()`, `f(*a)`: the class is asked on some versions
 a list first (`as_sequence`)              slices that are assigned, `str.join`: its iterator is iterated over
 all of it first (`unpack`)                `symmetric_difference`, `issubset`, `itertools.product` and its like
 ========================================  ==========================================================================
@@ -16,6 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 
+from framesmith_dynamo.python_behaviour import TUPLE_ASKS_LENGTH
 from framesmith_dynamo.values.base import TracedRaise, Tracer, Value
 from framesmith_dynamo.values.errors import answered
 from framesmith_dynamo.values.iteration.iterators import drain, holding, next_or_none
@@ -42,6 +44,11 @@ def listed(tr: Tracer, iterable: Value) -> list[Value]:
     with holding(tr, iterator):
         ask_length(tr, iterable)
         return drain(tr, iterator)
+
+
+def tupled(tr: Tracer, iterable: Value) -> list[Value]:
+    """Return the items of `tuple(iterable)`."""
+    return listed(tr, iterable) if TUPLE_ASKS_LENGTH else iterable.unpack(tr)
 
 
 def as_sequence(tr: Tracer, iterable: Value) -> list[Value]:

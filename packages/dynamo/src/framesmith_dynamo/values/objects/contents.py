@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
+from framesmith_dynamo.python_behaviour import MISSING_SETS_ITEM
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.containers.base import ContainerValue
@@ -100,7 +101,9 @@ class DictContents(Contents, DictValue):
         return super().missing(tr, key)
 
     def m___missing__(self, tr: Tracer, key: Value, /) -> Value:
-        """`defaultdict.__missing__`, which stores by way of the class's own `__setitem__`."""
+        """`defaultdict.__missing__`, which stores by way of the class's own `__setitem__` on some versions."""
+        if not MISSING_SETS_ITEM:
+            return super().missing(tr, key)
         value = self.default_for(tr, key)
         self.owner.setitem(tr, key, value)
         return value

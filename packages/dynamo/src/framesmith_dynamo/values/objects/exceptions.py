@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from types import MemberDescriptorType, TracebackType
@@ -67,6 +68,8 @@ class ExceptionValue(ObjectValue):
         if name == "args":
             return TupleValue(self.args)
         if name == "__traceback__" and self.caught:
+            if tr.globals is vars(contextlib):  # which passes it on to the exits of blocks
+                return TracebackValue()
             raise GraphBreak(TRACEBACK, self.describe())
         if name in _INITIAL:
             return tr.constant(_INITIAL[name])

@@ -1,0 +1,83 @@
+"""Observable behaviour of C code that differs between versions of Python, found by trying at import."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+
+class _Sized:
+    """An iterable of nothing that notes when it is asked for its length."""
+
+    def __init__(self) -> None:
+        self.was_asked = False
+
+    def __len__(self) -> int:
+        self.was_asked = True
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class _Stored(defaultdict[Any, Any]):
+    """A defaultdict that notes when its own method stores an item."""
+
+    was_called = False
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.was_called = True
+
+
+class _Dropped:
+    """An object that notes its end in a list."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.log = log
+
+    def __del__(self) -> None:
+        self.log.append(self.name)
+
+
+def _tuple_asks() -> bool:
+    sized = _Sized()
+    tuple(sized)
+    return sized.was_asked
+
+
+def _missing_stores() -> bool:
+    stored = _Stored(int)
+    stored[0]
+    return stored.was_called
+
+
+def _drops_first_slot_first() -> bool:
+    log: list[str] = []
+
+    def leave() -> None:
+        first = _Dropped("first", log)
+        second = _Dropped("second", log)
+        assert first is not second
+
+    leave()
+    return log == ["first", "second"]
+
+
+def _refusal_of_in() -> str:
+    try:
+        0 in object()  # type: ignore[operator]  # noqa: B015
+    except TypeError as error:
+        return str(error).partition("'object'")[2]
+    raise AssertionError("an object contains something")
+
+
+#: Whether `tuple(iterable)` asks for a length, as `list(iterable)` does.
+TUPLE_ASKS_LENGTH: Final = _tuple_asks()
+#: Whether a defaultdict stores a new item by `__setitem__`, which its class may override; else as `setdefault` does.
+MISSING_SETS_ITEM: Final = _missing_stores()
+#: Whether a frame that returns drops its variables in the order of their slots; else in the opposite order.
+DROPS_FIRST_SLOT_FIRST: Final = _drops_first_slot_first()
+#: What the error of `in` says after the name of a class that has no members.
+NO_CONTAINER: Final = _refusal_of_in()
