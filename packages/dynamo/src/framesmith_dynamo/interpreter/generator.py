@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from framesmith_bytecode import ITERATOR_SLOTS
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
@@ -228,7 +229,7 @@ def _exception_of(tr: Tracer, kind: Value, given: Value | None = None, *tracebac
 def _delegate(frame: Frame) -> Value | None:
     """Return the iterator of the `yield from` at which a frame is suspended, or None."""
     if frame.pc >= 2 and frame.code.instrs[frame.pc - 2].op == "SEND":
-        return frame.peek(1)
+        return frame.peek(ITERATOR_SLOTS)
     return None
 
 

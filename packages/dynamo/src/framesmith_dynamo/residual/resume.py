@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
-from framesmith_bytecode import OPS, UNBOUND, Instr, Label, hand_over, pops, pushes
+from framesmith_bytecode import EXIT_SLOTS, ITERATOR_SLOTS, OPS, UNBOUND, Instr, Label, hand_over, pops, pushes
 from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
-from framesmith_dynamo.interpreter.handlers.contexts import EXIT_SLOTS, ExitValue
+from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot, callable_slots
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import NO_CONTINUATION, continuation_at
@@ -59,9 +59,13 @@ EXTENDERS: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE"
 WITHOUT_NULL = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 #: Instructions that CPython lets have only operands made in the same code.
 SAME_CODE: Final = frozenset({"CALL_INTRINSIC_1", "CALL_INTRINSIC_2"})
+#: The slots of an iterator that residual code finds NULL.
+ITERATOR_NULLS: Final = (False, True)[:ITERATOR_SLOTS]
 #: The slots that residual code finds NULL after an instruction that leaves a callable for a later call.
 PUSHED_NULLS: Final[dict[str, tuple[bool, ...]]] = {
     **dict.fromkeys(WITHOUT_NULL, CALLABLE_SLOTS),
+    "GET_ITER": ITERATOR_NULLS,
+    "FOR_ITER": (*ITERATOR_NULLS, False),
     "BEFORE_WITH": (*(CALLABLE_SLOTS if EXIT_SLOTS == 2 else (False,)), False),
 }
 
@@ -154,6 +158,8 @@ def emit(codegen: Codegen, instr: Instr) -> None:
         codegen.call_ex(instr.arg)
     elif instr.op == "FOR_ITER":  # so does its iterator
         emit_for_iter(codegen, instr.arg)
+    elif instr.op == "GET_ITER" and ITERATOR_SLOTS == 2:  # the second slot would hold what no variable can
+        emit_get_iter(codegen)
     elif instr.op in WITHOUT_NULL:
         codegen.emit(WITHOUT_NULL[instr.op], instr.arg)
         codegen.callable_on_stack()
@@ -195,6 +201,8 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
     """FOR_ITER over any object: `next` with a default that marks the end."""
     going_on = Label()
     iterator = codegen.new_temp("iterator")
+    if ITERATOR_SLOTS == 2:
+        codegen.pop()
     codegen.store(iterator)
     codegen.load(iterator)
     codegen.push_function(next)
@@ -210,6 +218,20 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
     codegen.pop()
     codegen.jump(exhausted)
     codegen.mark(going_on)
+    if ITERATOR_SLOTS == 2:
+        codegen.push_null()
+        codegen.swap()
+
+
+def emit_get_iter(codegen: Codegen) -> None:
+    """GET_ITER of any object: `iter`, and NULL."""
+    iterable = codegen.new_temp("iterable")
+    codegen.store(iterable)
+    codegen.push_function(iter)
+    codegen.load(iterable)
+    codegen.forget(iterable)
+    codegen.call(1)
+    codegen.push_null()
 
 
 def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:

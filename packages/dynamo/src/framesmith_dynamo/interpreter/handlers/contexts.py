@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from framesmith_bytecode import Instr, pushes
+from framesmith_bytecode import EXIT_SLOTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.method_slots import callable_slots
@@ -17,10 +17,6 @@ from framesmith_dynamo.values.objects.exceptions import TracebackValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
-
-
-#: The stack slots of a saved exit: the callable, and on some versions a NULL above it, as for a call.
-EXIT_SLOTS: Final = pushes("BEFORE_WITH", None) - 1
 
 
 class ExitValue(Value):

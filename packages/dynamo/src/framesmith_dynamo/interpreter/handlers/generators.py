@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import ITERATOR_SLOTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.generator import GeneratorValue, stop_iteration_error
 from framesmith_dynamo.interpreter.handler_registry import interprets
+from framesmith_dynamo.interpreter.handlers.jumps import push_iterator
 from framesmith_dynamo.values.base import TracedRaise, Value
 
 
@@ -29,14 +30,14 @@ def yield_value(frame: Frame, instr: Instr) -> None:
 @interprets("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame: Frame, instr: Instr) -> None:
     """Push the iterator of `yield from`."""
-    frame.push(frame.pop().iter_(frame))
+    push_iterator(frame, frame.pop().iter_(frame))
 
 
 @interprets("SEND")
 def send(frame: Frame, instr: Instr) -> None:
     """(receiver, value): send; leave the loop with the result when the receiver ends."""
     value = frame.pop()
-    receiver = frame.peek(1)
+    receiver = frame.peek(ITERATOR_SLOTS)
     try:
         frame.push(advance(frame, receiver, value))
     except TracedRaise as error:
@@ -57,7 +58,7 @@ def advance(frame: Frame, receiver: Value, value: Value) -> Value:
 def end_send(frame: Frame, instr: Instr) -> None:
     """(receiver, result) becomes (result)."""
     result = frame.pop()
-    frame.pop()
+    del frame.stack[-ITERATOR_SLOTS:]
     frame.push(result)
 
 
@@ -67,8 +68,8 @@ def cleanup_throw(frame: Frame, instr: Instr) -> None:
     error = frame.pop()
     if not issubclass(error.python_type(), StopIteration):
         raise TracedRaise(error)
-    frame.popn(2)
-    frame.push(frame.constant(None))
+    del frame.stack[-1 - ITERATOR_SLOTS :]
+    push_iterator(frame, frame.constant(None))
     frame.push(error.getattr_(frame, "value"))
 
 

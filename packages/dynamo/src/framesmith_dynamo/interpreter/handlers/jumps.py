@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import ITERATOR_SLOTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
-from framesmith_dynamo.values.base import TracedRaise
+from framesmith_dynamo.values.base import TracedRaise, Value
 
 
 @interprets("JUMP", "JUMP_NO_INTERRUPT")
@@ -44,18 +44,24 @@ def pop_jump_if_not_none(frame: Frame, instr: Instr) -> None:
 @interprets("GET_ITER")
 def get_iter(frame: Frame, instr: Instr) -> None:
     """iter(x)"""
-    frame.push(frame.pop().iter_(frame))
+    push_iterator(frame, frame.pop().iter_(frame))
+
+
+def push_iterator(frame: Frame, iterator: Value) -> None:
+    """Push an iterator in its slots; all but the first are NULL."""
+    frame.push(iterator)
+    frame.stack.extend([None] * (ITERATOR_SLOTS - 1))
 
 
 @interprets("FOR_ITER")
 def for_iter(frame: Frame, instr: Instr) -> None:
     """Push the next item, or pop the iterator and leave the loop."""
     try:
-        item = frame.peek(1).next_(frame)
+        item = frame.peek(ITERATOR_SLOTS).next_(frame)
     except TracedRaise as error:
         if not issubclass(error.value.python_type(), StopIteration):
             raise
-        frame.pop()
+        del frame.stack[-ITERATOR_SLOTS:]
         frame.jump(instr.arg)
         return
     frame.push(item)
@@ -64,7 +70,7 @@ def for_iter(frame: Frame, instr: Instr) -> None:
 @interprets("POP_ITER")
 def pop_iter(frame: Frame, instr: Instr) -> None:
     """Drop the iterator of a loop that is left early."""
-    frame.pop()
+    del frame.stack[-ITERATOR_SLOTS:]
 
 
 @interprets("RETURN_VALUE")
