@@ -79,5 +79,5 @@ TUPLE_ASKS_LENGTH: Final = _tuple_asks()
 MISSING_SETS_ITEM: Final = _missing_stores()
 #: Whether a frame that returns drops its variables in the order of their slots; else in the opposite order.
 DROPS_FIRST_SLOT_FIRST: Final = _drops_first_slot_first()
-#: What the error of `in` says after the name of a class that has no members.
+#: The end of the error of `in`, after the name of a class that has no members.
 NO_CONTAINER: Final = _refusal_of_in()

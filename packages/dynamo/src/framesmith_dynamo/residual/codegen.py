@@ -50,8 +50,8 @@ class Residual:
         self.frame = frame
         self.state = frame.state
         self.codegen = Codegen.like(frame.code.bytecode)
-        places = (instr.position for instr in reversed(frame.code.instrs[: frame.pc + 1]))
-        self.codegen.position = next((place for place in places if place is not None and place.lineno), None)
+        found = (instr.position for instr in reversed(frame.code.instrs[: frame.pc + 1]))
+        self.codegen.position = next((position for position in found if position and position.lineno), None)
         #: The first local after the arguments: the hook stores the tuple of the sources in `inputs` there.
         self.inputs_local = self.codegen.new_temp("inputs")
         self.codegen.varnames.insert(len(self.codegen.argnames), self.codegen.varnames.pop())

@@ -188,6 +188,6 @@ def stand_in(value: Value) -> Any:
 
 
 def namesake(cls: type, bases: tuple[type, ...] = (), entries: Mapping[str, Any] = {}) -> type:
-    """Return a new class that Python's messages cannot tell from another one."""
+    """Return a new class with the name of another one in Python's messages."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, bases, {**names, **entries})
