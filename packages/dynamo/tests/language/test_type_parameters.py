@@ -220,6 +220,34 @@ def fn(x):
     print(shifted.__name__, shifted.__doc__)
     return y - 1
 
+# signature of an annotated function
+import inspect
+def scaled(value: int, factor: float = 2.0) -> int:
+    return value * factor
+
+class Scale:
+    def __call__(self, value: int, *, factor: "float" = 2.0) -> Scale:
+        return value * factor
+
+def fn(x):
+    found = inspect.signature(scaled).parameters
+    names = [*found, *inspect.signature(Scale.__call__).parameters]
+    print(names)
+    return x + len(names), found["value"].annotation, found["factor"].default
+
+# signature of a function whose annotations fail
+import inspect
+def scaled(value: Missing) -> Missing:
+    return value * 2
+
+def fn(x):
+    y = scaled(x)
+    try:
+        return y, list(inspect.signature(scaled).parameters)
+    except NameError as error:
+        print(error)
+        return y + 1
+
 # dataclass
 import dataclasses
 @dataclasses.dataclass

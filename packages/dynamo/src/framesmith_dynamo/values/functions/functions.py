@@ -315,9 +315,8 @@ class FunctionValue(Value):
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
-        other = _EXCLUDES.get(name)
-        if other is not None and (tr.journal.load_attr(self, other) or getattr(self.function, other, None) is not None):
-            raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}, which has {other!r}")
+        if name in _EXCLUDES and self._clears(tr, _EXCLUDES[name]):
+            raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
         if not issubclass(value.python_type(), _TYPES.get(name, object)):
             refuse_positional(tr, setattr, self, tr.constant(name), value)
         if self.mutation is None:
@@ -326,6 +325,12 @@ class FunctionValue(Value):
         if name == "__annotations__" and value.python_type() is type(None):
             value = new_dict(tr)
         tr.journal.store_attr(self, name, value)
+
+    def _clears(self, tr: Tracer, other: str) -> bool:
+        """Whether setting an attribute may clear the other one of `_EXCLUDES`."""
+        if self.is_new:
+            return tr.journal.load_attr(self, other) is not None
+        return other != ANNOTATE or self.mutation is not None or getattr(self.function, ANNOTATE) is not None
 
     def entries(self) -> dict[str, Any] | None:
         """The function's `__dict__`; None for one made in the trace."""
