@@ -73,6 +73,30 @@ def _refusal_of_in() -> str:
     raise AssertionError("an object contains something")
 
 
+def _shared_integers() -> range:
+    low, high = 0, 1
+    while int(str(low - 1)) is int(str(low - 1)):
+        low -= 1
+    while int(str(high)) is int(str(high)):
+        high += 1
+    return range(low, high)
+
+
+def _slice_is_bounded_late() -> bool:
+    items = [0]
+
+    def grow() -> Iterator[int]:
+        items.append(1)
+        yield 2
+
+    items[5:] = grow()
+    return items == [0, 1, 2]
+
+
+#: The integers of which CPython has one object each.
+SHARED_INTEGERS: Final = _shared_integers()
+#: Whether `a[i:j] = iterable` applies the bounds to the list as it is after the items have been taken.
+BOUNDS_SLICE_LATE: Final = _slice_is_bounded_late()
 #: Whether `tuple(iterable)` asks for a length, as `list(iterable)` does.
 TUPLE_ASKS_LENGTH: Final = _tuple_asks()
 #: Whether a defaultdict stores a new item by `__setitem__`, which its class may override; else as `setdefault` does.

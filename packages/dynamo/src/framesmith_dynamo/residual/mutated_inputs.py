@@ -18,7 +18,7 @@ import torch
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import MUTATED_INPUT
 from framesmith_aten.operators import changes_metadata, is_mutable, is_view, overloads
-from framesmith_bytecode import OPS, Instr, Label, pops, pushes
+from framesmith_bytecode import ITERATOR_SLOTS, OPS, Instr, Label, pops, pushes
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
@@ -292,7 +292,11 @@ def _binary(reading: _Interpreter, symbol: str) -> None:
 
 
 def _iterate(reading: _Interpreter, _: Any) -> None:
-    reading.stack.append(_Slot(reading.stack[-1].shows))
+    reading.stack.append(_Slot(reading.stack[-ITERATOR_SLOTS].shows))
+
+
+def _get_iterator(reading: _Interpreter, _: Any) -> None:
+    reading.stack.extend([_UNKNOWN] * (ITERATOR_SLOTS - 1))
 
 
 def _unpack(reading: _Interpreter, count: int) -> None:
@@ -334,7 +338,7 @@ _RULES: Final[Mapping[str, Callable[[_Interpreter, Any], None]]] = {
     "STORE_SUBSCR": _store_subscript(3),
     "STORE_SLICE": _store_subscript(4),
     "BINARY_OP": _binary,
-    "GET_ITER": _nothing,
+    "GET_ITER": _get_iterator,
     "LIST_TO_TUPLE": _nothing,
     "FOR_ITER": _iterate,
     "UNPACK_SEQUENCE": _unpack,

@@ -224,14 +224,16 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
 
 
 def emit_get_iter(codegen: Codegen) -> None:
-    """GET_ITER of any object: `iter`, and NULL."""
-    iterable = codegen.new_temp("iterable")
-    codegen.store(iterable)
+    """GET_ITER of any object: `iter`, and a NULL that may be stored."""
+    held = codegen.new_temp("iterator")
+    codegen.store(held)
     codegen.push_function(iter)
-    codegen.load(iterable)
-    codegen.forget(iterable)
+    codegen.load(held)
     codegen.call(1)
+    codegen.store(held)
+    codegen.load(held)
     codegen.push_null()
+    codegen.forget(held)
 
 
 def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak, register_break
+from framesmith_dynamo.python_behaviour import SHARED_INTEGERS
 from framesmith_dynamo.values.base import TracedRaise, Tracer, Value
 from framesmith_dynamo.values.errors import refuse_key, refuse_positional
 from framesmith_dynamo.values.lookup.static import type_lookup, user_method
@@ -23,8 +24,6 @@ EQUAL_OBJECTS = register_break(
     hint="compare with `==`, or compare with an object that both sides take from the same source",
 )
 
-#: The integers of which CPython has one object each.
-SHARED_INTEGERS: Final = range(-5, 257)
 #: Types whose `+=` extends them only after the other operand's `__radd__` has been tried.
 _WITHOUT_NUMBER_SLOTS: Final = (list, deque)
 #: The reflected operator of each comparison.

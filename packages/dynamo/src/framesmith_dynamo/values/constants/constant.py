@@ -15,6 +15,7 @@ import torch
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
+from framesmith_dynamo.python_behaviour import SHARED_INTEGERS
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
@@ -22,7 +23,7 @@ from framesmith_dynamo.values.errors import refuse, refuse_positional
 from framesmith_dynamo.values.iteration.consuming import as_sequence
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.lookup.static import type_lookup
-from framesmith_dynamo.values.operations import BINARY, COMPARE, SHARED_INTEGERS, UNARY
+from framesmith_dynamo.values.operations import BINARY, COMPARE, UNARY
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards.kinds.shapes import EXACT
 

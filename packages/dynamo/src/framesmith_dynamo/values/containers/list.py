@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from framesmith_dynamo.python_behaviour import BOUNDS_SLICE_LATE
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
@@ -48,12 +49,14 @@ class ListValue(MutableSequence):
     def _set_slice(self, tr: Tracer, where: slice, value: Value) -> None:
         span = range(len(self.items))[where]
         new = as_sequence(tr, value)
+        if BOUNDS_SLICE_LATE:
+            span = range(len(self.items))[where]
         if span.step != 1 and len(span) != len(new):
             tr.raise_(
                 ValueError, f"attempt to assign sequence of size {len(new)} to extended slice of size {len(span)}"
             )
         self.changes(tr)
-        if span.step == 1:  # the bounds are those before the new items were taken
+        if span.step == 1:  # the bounds may be those before the new items were taken
             self.items[span.start : max(span.start, span.stop)] = new
         else:
             self.items[where] = new
