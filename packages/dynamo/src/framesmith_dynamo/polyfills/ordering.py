@@ -154,4 +154,6 @@ def insort_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Call
 def count_elements(mapping: dict[Any, int], iterable: Any) -> None:
     """`collections._count_elements`, the loop of `Counter.update`."""
     for item in iterable:
+        if type(item).__hash__ is None:
+            hash(item)  # raises without the name of a use
         mapping[item] = mapping.get(item, 0) + 1

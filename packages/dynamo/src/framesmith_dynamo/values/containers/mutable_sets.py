@@ -119,7 +119,7 @@ class SetValue(FrozenSetValue, MutableContainer):
 
     def in_place(self, tr: Tracer, name: str, others: Sequence[Value]) -> None:
         """Apply a method of set that changes it to the real sets of hash keys."""
-        theirs = [hashed(tr, other) for other in others]
+        theirs = [hashed(tr, other, name) for other in others]
         arguments = [set_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
         self.changes(tr)
         getattr(self.mirror, name)(*arguments)

@@ -87,14 +87,19 @@ def is_set(other: Value) -> bool:
     return isinstance(held, SetLike)
 
 
-def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
-    """Return the members of any iterable by hash key, in order; stops at one that is unhashable."""
+#: Methods that hash the items of others without making them elements: their errors name no use.
+HASHING: Final = frozenset({"intersection", "intersection_update", "issubset"})
+
+
+def hashed(tr: Tracer, other: Value, method: str = "") -> dict[object, Value]:
+    """Return the members of any iterable by hash key, in order, for a method; stops at one that is unhashable."""
+    holder = None if method in HASHING else set
     other = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
     if isinstance(other, SetLike):
         return other.members_now(tr)
     found: dict[object, Value] = {}
     for item in each(tr, other):
-        found.setdefault(operations.hash_key(tr, item, set), item)  # the first of equal members is retained
+        found.setdefault(operations.hash_key(tr, item, holder), item)  # the first of equal members is retained
     return found
 
 
@@ -214,7 +219,7 @@ class FrozenSetValue(SetLike):
         Its own members are those before the others' items are taken, unless CPython reads them afterwards.
         """
         copied = self.mirror.copy(), dict(self.members)
-        theirs = [hashed(tr, other) for other in others]
+        theirs = [hashed(tr, other, name) for other in others]
         arguments = [set_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
         own, members = (self.mirror, self.members) if name == "symmetric_difference" else copied
         mirror = getattr(own, name)(*arguments)
@@ -242,7 +247,7 @@ class FrozenSetValue(SetLike):
         members: dict[object, Value] = {}
         mirror: set[object] = set()
         for item in each(tr, iterable):
-            key = operations.hash_key(tr, item, set)
+            key = operations.hash_key(tr, item)
             if key in self.mirror:
                 mirror.add(key)
                 members.setdefault(key, item)
@@ -257,7 +262,7 @@ class FrozenSetValue(SetLike):
         return self.operation(tr, "symmetric_difference", [other])
 
     def m_issubset(self, tr: Tracer, other: Value, /) -> Value:
-        return tr.constant(self.members.keys() <= hashed(tr, other).keys())
+        return tr.constant(self.members.keys() <= hashed(tr, other, "issubset").keys())
 
     def m_issuperset(self, tr: Tracer, other: Value, /) -> Value:
         if is_set(other):
