@@ -8,7 +8,7 @@ from framesmith_bytecode import Instr, InterpolationShape
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import Value
-from framesmith_dynamo.values.constants.templates import new_interpolation, new_template
+from framesmith_dynamo.values.containers.templates import new_interpolation, new_template
 
 CONVERSIONS: dict[str, Callable[[object], str]] = {"str": str, "repr": repr, "ascii": ascii}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.containers.tuple import TupleValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
