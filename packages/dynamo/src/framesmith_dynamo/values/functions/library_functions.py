@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import re
 import typing
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_break
@@ -15,7 +17,8 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Val
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.constants.folded import fold_strings
-from framesmith_dynamo.values.functions.functions import FunctionValue
+from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 INTROSPECTION = register_break(
     "introspection",
@@ -61,6 +64,20 @@ def _own_attributes(tr: Tracer, value: Value) -> list[tuple[str, Value]]:
     pairs = [] if entries is None else entries.call_method(tr, "items", (), {}).unpack(tr)
     return [(name.as_constant(), entry) for name, entry in (pair.unpack(tr) for pair in pairs)]
 
+
+def _lookup_special(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`contextlib._lookup_special(obj, name, default)`: a method that the class defines, bound; or the default."""
+    owner, name, default = between(tr, _LOOKUP, args, kwargs, 3, 3)
+    found = type_lookup(owner.python_type(), name.as_constant())
+    if found is not None and not isinstance(found.raw, FunctionType):
+        raise GraphBreak(UNSUPPORTED_CALL, f"contextlib._lookup_special of {owner.describe()}")
+    method = _attribute(tr, tr.call(tr.constant(type), (owner,), {}), name.as_constant())
+    return default if method is None else MethodValue(method, owner)
+
+
+_LOOKUP: Final[Any] = getattr(contextlib, "_lookup_special", None)
+if _LOOKUP is not None:
+    handles(_LOOKUP)(_lookup_special)
 
 #: Pure Python functions of the standard library that are called while tracing when all their arguments are constants.
 FOLDED: Final = (
