@@ -30,7 +30,6 @@ from tools.environments import (  # noqa: E402
     environment_of,
     install_sources,
     install_wheel,
-    is_found,
     layer,
     needs_torch,
     options_of,
@@ -44,6 +43,7 @@ from tools.environments import (  # noqa: E402
     torch_layer,
     wheel_of,
 )
+from tools.interpreters import find_interpreter  # noqa: E402
 
 #: Modules are compiled to bytecode once, not by each process: what is installed has none (`environments.INSTALL`).
 os.environ.update(PYTHONPYCACHEPREFIX=str(ROOT / ".nox" / "bytecode"), PYTHONDONTWRITEBYTECODE="")
@@ -55,7 +55,7 @@ DIST = ROOT / "dist"
 PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
 TORCH_FREE = ["bytecode", "frames"]
 #: The torch-free packages run on every Python that is found.
-OTHERS = [python for python in PYTHONS if python != HERE and is_found(python)]
+OTHERS = [python for python in PYTHONS if python != HERE and find_interpreter(python)]
 nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]
 nox.options.sessions += [f"matrix-{python}({package})" for python in OTHERS for package in TORCH_FREE]
 #: Packages with C code: their binaries serve every torch from the oldest of these to the newest.

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -103,12 +102,6 @@ def site_packages(environment: Path) -> Path:
     """Return the folder of an environment's packages."""
     (folder,) = (environment / "lib").glob("python3.*/site-packages")
     return folder
-
-
-def is_found(python: str) -> bool:
-    """Return whether a Python of this version, as "3.14", is on the path and runs: a shim may lead nowhere."""
-    found = shutil.which(f"python{python}")
-    return found is not None and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0
 
 
 def interpreter(session: nox.Session) -> str:

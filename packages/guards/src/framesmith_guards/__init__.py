@@ -1,6 +1,6 @@
 """Sources and guards; guard sets compiled to fast checks; the functions that several packages above share."""
 
-import framesmith_guards.interpreter  # noqa: F401 - first: refuses an interpreter that is not supported
+import framesmith_guards.supported  # noqa: F401 - first: refuses an interpreter that is not supported
 from framesmith_guards.__about__ import __version__
 from framesmith_guards.calling import called_from
 from framesmith_guards.contexts import (
