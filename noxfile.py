@@ -210,9 +210,15 @@ def simulated_gpu(session: nox.Session) -> None:
 def may_have_torch(session: nox.Session) -> bool:
     """Return whether to install torch: on this Python, and where `-- --with-torch` asks for it.
 
-    The registry's torch for 3.12 and 3.13 is several GB with its CUDA libraries.
+    The registry's torch is several GB with its CUDA libraries.
     """
     return options_of(session).with_torch or session.python == HERE
+
+
+def skip_without_torch(session: nox.Session, part: str) -> None:
+    """Skip a part that needs torch where the session may not have it."""
+    if not may_have_torch(session) and part not in TORCH_FREE:
+        session.skip(f"torch on {session.python} is asked for with -- --with-torch")
 
 
 @nox.session(python=PYTHONS, venv_params=BARE)
@@ -222,8 +228,7 @@ def matrix(session: nox.Session, part: str) -> None:
 
     `-- --torch 2.15.0` chooses the release of torch; the wheels are the same for all of them.
     """
-    if not may_have_torch(session) and part not in TORCH_FREE:
-        session.skip(f"torch on {session.python} is asked for with -- --with-torch")
+    skip_without_torch(session, part)
     if part == INTEGRATION:
         run_integration_tests(session)
     else:
@@ -256,14 +261,16 @@ def side_by_side(session: nox.Session) -> None:
             run_tests(session, folder)
 
 
-@nox.session(venv_params=BARE)
+@nox.session(python=PYTHONS, venv_params=BARE)
 @nox.parametrize("package", NATIVE, ids=NATIVE)
 def sanitizers(session: nox.Session, package: str) -> None:
     """The C code built for address and undefined-behaviour sanitisers, under the package's tests. Needs gcc.
 
+    Guards need torch: on other Pythons `-- --with-torch` asks for it.
     Leaks are not looked for: CPython and torch leave much behind on purpose; tests of the packages count references and
     memory. Freed memory is held for a while, so that the tests of flat memory cannot pass.
     """
+    skip_without_torch(session, package)
     install_wheel(session, package, *test_requirements(package))
     pip(session, environment_of(session), "uninstall", "-q", "-y", project(package)["project"]["name"])
     copy = Path(session.create_tmp()).resolve() / package
@@ -339,8 +346,7 @@ def nightly(session: nox.Session, part: str) -> None:
     Tests marked `nightly` run, sweeps take all of their cases, random tests their full counts. The parts without torch
     run on every CPython there is, the others on this one, and `-- --with-torch` on all.
     """
-    if not may_have_torch(session) and part not in TORCH_FREE:
-        session.skip(f"torch on {session.python} is asked for with -- --with-torch")
+    skip_without_torch(session, part)
     if part in PACKAGES:
         install_wheel(session, part, *test_requirements(part))
         run_tests(session, part, *WORKERS, *IN_FULL, env=LONG)

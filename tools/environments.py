@@ -56,7 +56,7 @@ def options_of(session: nox.Session) -> Options:
 
 
 def constraints(session: nox.Session) -> Path:
-    """Return the constraints file that holds torch at the session's release."""
+    """Return the constraints file that holds torch at the session's release: one for all Pythons, or one for each."""
     release = options_of(session).torch
     if release is None:
         return ROOT / "constraints.txt"
@@ -131,9 +131,9 @@ def layer(session: nox.Session, *groups: str, below: Sequence[Path] = ()) -> Pat
 
     It sees the layers `below`. The group "torch" is torch at the session's release.
     """
-    pinned = constraints(session).read_text().strip()
-    requirements = [one for group in groups for one in ([pinned] if group == "torch" else GROUPS[group])]
-    key = hashlib.sha256("\n".join([*requirements, pinned]).encode()).hexdigest()[:8]
+    pinned = constraints(session).read_text().splitlines()
+    requirements = [one for group in groups for one in (pinned if group == "torch" else GROUPS[group])]
+    key = hashlib.sha256("\n".join([*requirements, *pinned]).encode()).hexdigest()[:8]
     home = LAYERS / f"{'-'.join(groups)}-python{python_of(session)}-{key}"
     complete = home / "complete"
     if not complete.exists():
