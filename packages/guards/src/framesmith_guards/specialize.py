@@ -22,7 +22,7 @@ from framesmith_guards.programs.compiler import compile_guards
 from framesmith_guards.programs.explaining import explain
 from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import DictValueSource, ItemSource, LocalSource, Source
-from framesmith_guards.values.constants import is_constant
+from framesmith_guards.values.constants import FROZEN_DICTS, is_constant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,6 +70,7 @@ _ITEMS: Final[dict[type, Callable[[Any, Source], Items]]] = {
     list: _sequence,
     dict: _mapping,
     OrderedDict: _mapping,
+    **dict.fromkeys(FROZEN_DICTS, _mapping),
 }
 
 

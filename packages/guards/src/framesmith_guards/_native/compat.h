@@ -15,6 +15,16 @@
 /* Whether each state of a dict has a number of its own (3.11), or watchers are called when one changes. */
 #define DICTS_HAVE_VERSIONS (PY_VERSION_HEX < 0x030C0000)
 
+/* Whether this is a dict or a frozendict (3.15). */
+static inline int is_dict_or_frozen(PyObject *value)
+{
+#if PY_VERSION_HEX < 0x030F0000
+    return PyDict_Check(value);
+#else
+    return PyAnyDict_Check(value);
+#endif
+}
+
 /* The number of a class's state, or 0. */
 static inline uint32_t type_version(PyTypeObject *type)
 {

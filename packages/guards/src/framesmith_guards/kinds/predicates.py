@@ -14,7 +14,7 @@ from typing import Any, Final
 from framesmith_guards.sources import mapping_behind
 from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.classes import ClassLayout
-from framesmith_guards.values.constants import same_constant
+from framesmith_guards.values.constants import FROZEN_DICTS, dict_kind, same_constant
 from framesmith_guards.values.refs import Ref
 
 TUPLE_ITERATORS: Final[tuple[type, ...]] = (type(iter(())), type(iter([])), type(reversed([])))
@@ -30,8 +30,9 @@ def has_type(value: object, expected: Ref) -> bool:
 
 
 def length_of(value: Any) -> int:
-    """Return the number of items of a list, tuple or dict past its class's `__len__`; `len` of others."""
-    kind = next((kind for kind in (list, tuple, dict) if issubclass(type(value), kind)), None)
+    """Return the number of items of a list, tuple, dict or frozendict past its class's `__len__`; `len` of others."""
+    kinds = (list, tuple, dict, *FROZEN_DICTS)
+    kind: Any = next((kind for kind in kinds if issubclass(type(value), kind)), None)
     return len(value) if kind is None else kind.__len__(value)
 
 
@@ -40,14 +41,14 @@ def has_length(value: Any, expected: int) -> bool:
 
 
 def keys_of(value: Any) -> tuple[object, ...]:
-    """Return the keys of a dict, or of a mappingproxy's dict, in order; TypeError for anything else."""
+    """Return the keys of a dict or frozendict, or of a mappingproxy's, in order; TypeError for anything else."""
     if type(value) is MappingProxyType:
         value = mapping_behind(value)  # the proxy's own methods would run those of a user's mapping
-    return tuple(OrderedDict.keys(value) if isinstance(value, OrderedDict) else dict.keys(value))
+    return tuple(OrderedDict.keys(value) if isinstance(value, OrderedDict) else dict_kind(value).keys(value))
 
 
 def same_keys(value: object, expected: tuple[object, ...]) -> bool:
-    """Whether a dict has exactly the expected keys in that order; keys that are not constants by identity."""
+    """Whether a dict or frozendict has exactly the expected keys in that order; keys that are not constants by identity."""
     keys = keys_of(value)
     if len(keys) != len(expected):
         return False
@@ -60,8 +61,8 @@ def same_keys(value: object, expected: tuple[object, ...]) -> bool:
 
 
 def has_key(value: Any, expected: object) -> bool:
-    """Whether a dict (past its class) or set has a constant; never by iterating, which could consume `value`."""
-    kind = dict if issubclass(type(value), dict) else type(value)
+    """Whether a dict or frozendict (past its class) or set has a constant; never by iterating: that may consume it."""
+    kind = next((kind for kind in (dict, *FROZEN_DICTS) if issubclass(type(value), kind)), type(value))
     return bool(kind.__contains__(value, expected))
 
 

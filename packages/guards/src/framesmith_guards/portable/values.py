@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from framesmith_guards.errors import GuardError
+from framesmith_guards.values.constants import FROZEN_DICTS, builtin_type
 from framesmith_guards.values.refs import Ref, describe, is_exported
 
 Json = Any
@@ -82,6 +83,26 @@ def _range_parts(make: Callable[..., Any]) -> tuple[Encode, Decode]:
     )
 
 
+def _sentinel() -> tuple[Encode, Decode]:
+    """Sentinels travel by the module and the name that they were made with, under which the module has them."""
+
+    def written(value: Any) -> list[str]:
+        name: str = value.__name__
+        if not name.isidentifier() or vars(sys.modules.get(value.__module__, types)).get(name) is not value:
+            raise GuardError(f"the sentinel {name} cannot travel: no module exports it under its own name")
+        return [value.__module__, name]
+
+    def read(names: list[str]) -> Any:
+        value = _resolve(*names)
+        if type(value) not in _SENTINELS:
+            raise GuardError(f"{'.'.join(names)} is no sentinel here")
+        return value
+
+    return written, read
+
+
+_SENTINELS: Final = builtin_type("sentinel")
+
 Row = tuple[str, tuple[Encode, Decode]]
 
 _ROWS: Final[dict[type, Row]] = {
@@ -96,6 +117,8 @@ _ROWS: Final[dict[type, Row]] = {
     torch.Size: ("size", _many(torch.Size)),
     dict: ("dict", _pairs(dict)),
     OrderedDict: ("ordered", _pairs(OrderedDict)),
+    **{cls: ("frozendict", _pairs(cls)) for cls in FROZEN_DICTS},
+    **{cls: ("sentinel", _sentinel()) for cls in _SENTINELS},
     range: ("range", _range_parts(range)),
     slice: ("slice", _range_parts(slice)),
     torch.dtype: ("dtype", _torch_name("dtype")),

@@ -14,7 +14,7 @@ from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.sources.base import Names, Step
 from framesmith_guards.sources.caches import ABSENT, CallKey, cached_entry
 from framesmith_guards.torch_adapter import unstable
-from framesmith_guards.values.constants import is_constant
+from framesmith_guards.values.constants import dict_kind, is_constant
 
 Args = Mapping[str, object]
 
@@ -85,7 +85,7 @@ def stored_item(base: Any, key: object) -> object:
         return list.__getitem__(base, key)  # type: ignore[call-overload]
     if isinstance(base, deque):
         return deque.__getitem__(base, key)  # type: ignore[index]
-    found = dict.get(base, key, _NOTHING)
+    found = dict_kind(base).get(base, key, _NOTHING)
     if found is _NOTHING:
         raise KeyError(key)
     return found
@@ -185,6 +185,16 @@ class SubclassesSource(Step):
         return f"{base}.__subclasses__()"
 
 
+def nth_key(base: Any, index: int) -> object:
+    """Return the key at a position of a dict or frozendict, past its class; IndexError past the end."""
+    return nth(dict_kind(base).keys(base), index)
+
+
+def nth_value(base: Any, index: int) -> object:
+    """Return the value at a position of a dict or frozendict, past its class; IndexError past the end."""
+    return nth(dict_kind(base).values(base), index)
+
+
 def nth(items: Any, index: int) -> object:
     """Return the item at `index` of any iterable; IndexError past its end."""
     for item in islice(items, index, None):
@@ -194,15 +204,15 @@ def nth(items: Any, index: int) -> object:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DictKeySource(Step):
-    """The key at a position of a dict, in insertion order. O(index)."""
+    """The key at a position of a dict or frozendict, in insertion order. O(index)."""
 
     index: int
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        return nth(dict.keys(base), self.index)
+        return nth_key(base, self.index)
 
     def expression(self, base: str, names: Names) -> str:
-        return f"{names.bind(nth, 'nth')}(dict.keys({base}), {self.index})"
+        return f"{names.bind(nth_key, 'nth_key')}({base}, {self.index})"
 
     def label(self, base: str) -> str:
         return f"list({base})[{self.index}]"
@@ -210,15 +220,15 @@ class DictKeySource(Step):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DictValueSource(Step):
-    """The value at a position of a dict, in insertion order, for keys that are not constants. O(index)."""
+    """The value at a position of a dict or frozendict, in insertion order, for keys that are not constants. O(index)."""
 
     index: int
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        return nth(dict.values(base), self.index)
+        return nth_value(base, self.index)
 
     def expression(self, base: str, names: Names) -> str:
-        return f"{names.bind(nth, 'nth')}(dict.values({base}), {self.index})"
+        return f"{names.bind(nth_value, 'nth_value')}({base}, {self.index})"
 
     def label(self, base: str) -> str:
         return f"list({base}.values())[{self.index}]"

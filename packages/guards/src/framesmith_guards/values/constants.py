@@ -24,7 +24,7 @@ from framesmith_guards.errors import GuardError
 MAX_ELEMENTS: Final = 4096
 
 
-def _builtin(name: str) -> tuple[type, ...]:
+def builtin_type(name: str) -> tuple[type, ...]:
     """Return a builtin type as a tuple; an empty one where this CPython does not have it."""
     found = getattr(builtins, name, None)
     return () if found is None else (found,)
@@ -43,9 +43,19 @@ _BY_IDENTITY: Final = (
     type,
     types.BuiltinFunctionType,
     types.ModuleType,
-    *_builtin("sentinel"),
+    *builtin_type("sentinel"),
 )
-_MAPPINGS: Final[tuple[type, ...]] = (dict, OrderedDict, *_builtin("frozendict"))
+#: Dicts that never change: frozendict, where this CPython has it.
+FROZEN_DICTS: Final = builtin_type("frozendict")
+_MAPPINGS: Final[tuple[type, ...]] = (dict, OrderedDict, *FROZEN_DICTS)
+
+
+def dict_kind(value: object) -> Any:
+    """Return dict or frozendict, whose methods read the value past its own class; TypeError for anything else."""
+    kind = next((kind for kind in (dict, *FROZEN_DICTS) if issubclass(type(value), kind)), None)
+    if kind is None:
+        raise TypeError(f"not a dict: {type(value).__name__}")
+    return kind
 
 
 def _same_float(a: float, b: float) -> bool:

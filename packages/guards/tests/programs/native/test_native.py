@@ -504,3 +504,19 @@ def test_nothing_leaks():
     gc.collect()
     assert reference() is None
     assert [sys.getrefcount(item) for item in counted] == before
+
+
+def test_probing_runs_no_backward_pass():
+    """A forked process can run none once its parent's engine has started threads."""
+    called = []
+
+    def note(frame, event, function):
+        if event == "c_call":
+            called.append(function.__name__)
+
+    sys.setprofile(note)
+    try:
+        probing._grad_probes()
+    finally:
+        sys.setprofile(None)
+    assert "mul_" in called and "run_backward" not in called

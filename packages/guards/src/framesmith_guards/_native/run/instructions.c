@@ -57,7 +57,7 @@ static int load_nth(PyObject **slot, PyObject *base, Py_ssize_t n, int value)
 {
     PyObject *key, *item;
     Py_ssize_t position = 0, index = 0;
-    if (!PyDict_Check(base)) {
+    if (!is_dict_or_frozen(base)) {
         PyErr_SetString(PyExc_TypeError, "not a dict");
         return -1;
     }
@@ -169,7 +169,7 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
 {
     PyObject *key;
     Py_ssize_t position = 0, index = 0, size = PyTuple_GET_SIZE(expected);
-    int is_dict = PyDict_Check(value);
+    int is_dict = is_dict_or_frozen(value);
     if (is_dict ? PyDict_GET_SIZE(value) != size : !Py_IS_TYPE(value, &PyDictProxy_Type)) {
         return 0;
     }
@@ -198,7 +198,7 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
 
 static int contains(PyObject *container, PyObject *key)
 {
-    if (PyDict_Check(container)) { /* past what its class says */
+    if (is_dict_or_frozen(container)) { /* past what its class says */
         return PyDict_Contains(container, key);
     }
     PySequenceMethods *methods = Py_TYPE(container)->tp_as_sequence;
@@ -223,7 +223,7 @@ static int has_length(PyObject *value, Py_ssize_t n)
     if (PyList_Check(value) || PyTuple_Check(value)) { /* past what its class says */
         return PySequence_Fast_GET_SIZE(value) == n;
     }
-    Py_ssize_t size = PyDict_Check(value) ? PyDict_Size(value) : PyObject_Size(value);
+    Py_ssize_t size = is_dict_or_frozen(value) ? PyDict_Size(value) : PyObject_Size(value);
     return size < 0 ? -1 : size == n;
 }
 

@@ -92,7 +92,7 @@ def _grad_probes() -> tuple[torch.Tensor, ...]:
     """Return tensors with various reasons for their requires_grad."""
     unset, leaf, used = (torch.ones(2, requires_grad=True) for _ in range(3))
     unset.requires_grad_(False)
-    torch.autograd.backward(used.sum())
+    used.grad = torch.ones(2)  # a backward pass would start the engine's threads, after which forks cannot run one
     detached = leaf * 2
     others = (torch.nn.Parameter(torch.ones(3)), torch.ones(2, 2).t(), *_in_place())
     return (torch.ones(2), unset, detached.detach_(), leaf * 2, leaf, used, *others)
