@@ -25,6 +25,7 @@ from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
 from framesmith_dynamo.values.wrap_registry import WRAPPERS, Family, build, builds_family, wraps_family
 from framesmith_guards import AttrSource
+from framesmith_guards.values.classes import class_dict
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -113,9 +114,25 @@ def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
     if _is_bound(obj) and find_handler(obj) is None:
         tr.guard(source, "TYPE_MATCH", type(obj))
         tr.guard(AttrSource(source, "__name__"), "EQUALS_MATCH", obj.__name__)
-        return BuiltinMethodValue(tr.wrap(obj.__self__, AttrSource(source, "__self__")), obj.__name__)
+        return _bound(tr, obj, source)
     tr.guard(source, "ID_MATCH", obj)
     return BuiltinValue(obj, source=source)
+
+
+def _bound(tr: Tracer, obj: Any, source: Source) -> Value:
+    """Return the value of a bound C method, which may be that of a base class of its owner's: `super().__init__`."""
+    name, cls = obj.__name__, type(obj.__self__)
+    usual = found = type_lookup(cls, name)
+    if type(obj) is MethodWrapperType:
+        definer = obj.__objclass__
+        tr.guard(AttrSource(source, "__objclass__"), "ID_MATCH", definer)
+        found = Found(definer, class_dict(definer)[name])
+    elif sum(name in vars(base) for base in cls.__mro__[:-1]) > 1:
+        raise GraphBreak(UNSUPPORTED_CALL, f"a bound method {name!r} of a {cls.__qualname__} or one of its bases")
+    owner = tr.wrap(obj.__self__, AttrSource(source, "__self__"))
+    if found is None or (usual is not None and found.raw is usual.raw):
+        return BuiltinMethodValue(owner, name)
+    return CMethodValue(owner, found, name)
 
 
 def _build_builtin(tr: Tracer, obj: Any) -> Value:
