@@ -48,7 +48,7 @@ def keys_of(value: Any) -> tuple[object, ...]:
 
 
 def same_keys(value: object, expected: tuple[object, ...]) -> bool:
-    """Whether a dict or frozendict has exactly the expected keys in that order; keys that are not constants by identity."""
+    """Whether a dict or frozendict has exactly the expected keys in that order; others than constants by identity."""
     keys = keys_of(value)
     if len(keys) != len(expected):
         return False

@@ -220,7 +220,7 @@ class DictKeySource(Step):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DictValueSource(Step):
-    """The value at a position of a dict or frozendict, in insertion order, for keys that are not constants. O(index)."""
+    """The value at a position of a dict or frozendict, in insertion order, whatever the keys are. O(index)."""
 
     index: int
 
