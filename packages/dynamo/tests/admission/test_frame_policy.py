@@ -20,7 +20,12 @@ import torch
 from driver import compiled
 
 from framesmith_dynamo import FrameConverter, admit, disable, is_disabled
-from framesmith_dynamo.admission.frame_policy import skips_callees, why_not_compiled, why_not_inlined
+from framesmith_dynamo.admission.frame_policy import (
+    does_nothing,
+    skips_callees,
+    why_not_compiled,
+    why_not_inlined,
+)
 from framesmith_dynamo.admission.owners import inside_stdlib
 
 
@@ -43,6 +48,16 @@ def disabled(x):
 def test_users_functions_and_modules_are_compiled() -> None:
     assert why_not_compiled(plain.__code__) is None
     assert why_not_compiled(torch.nn.Linear.forward.__code__) is None
+
+
+def marker(message=""):
+    """Nothing."""
+
+
+def test_a_function_that_does_nothing() -> None:
+    assert does_nothing(marker.__code__) and does_nothing(torch._dynamo.graph_break.__code__)
+    assert does_nothing((lambda: 0).__code__) and does_nothing((lambda: "named").__code__)
+    assert not does_nothing(plain.__code__) and not does_nothing(generator.__code__)
 
 
 def test_skipped_code() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 import weakref
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MappingProxyType
 
 import framesmith_frames
+from framesmith_bytecode import Instr, decode
 from framesmith_dynamo.admission.owners import (
     ModulePatterns,
     inside_stdlib,
@@ -88,8 +88,8 @@ POLYFILLS = "framesmith_dynamo.polyfills"
 THE_COMPILER = "the compiler itself"
 ACTS_ON_STATE = "a part of torch that acts on global state"
 
-#: The instructions of a function that does nothing and returns None.
-EMPTY_BODY = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
+#: The canonical operations of a function that only returns a constant.
+EMPTY_BODY = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE"})
 
 #: Names of the functions CPython 3.11 makes of comprehensions.
 COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
@@ -217,7 +217,7 @@ def _stands_in_for(function: FunctionType, inner: object) -> bool:
 
 def does_nothing(code: CodeType) -> bool:
     """Whether the body is empty, as that of a marker function such as `torch._dynamo.graph_break`."""
-    return {instr.opname for instr in dis.get_instructions(code)} <= EMPTY_BODY
+    return {item.op for item in decode(code).instructions if isinstance(item, Instr)} <= EMPTY_BODY
 
 
 def _is_called_through(code: CodeType, module: str) -> bool:
