@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from framesmith_aot.runtime.function_views import with_history
 from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
@@ -204,7 +205,10 @@ def view_statements(
         if rest or part not in done:  # another tensor object for the same item
             base, steps = part, rest
             done.update(() if rest else (part,))
-    yield f"{view_name(position)} = {_view_text(text, base, steps)}"
+    view = _view_text(text, base, steps)
+    if output.history is not None:
+        view = f"{text.bind('with_history', with_history)}({view}, {slot_name(output.history)})"
+    yield f"{view_name(position)} = {view}"
 
 
 def _shared(meta: GraphMeta, output: Any) -> int | None:

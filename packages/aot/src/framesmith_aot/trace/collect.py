@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.interpret import Ran
+from framesmith_aot.trace.interpret import Ran, is_view_by_function
 from framesmith_aot.trace.metadata import (
     Constant,
     CopyBack,
@@ -79,13 +79,14 @@ def collect(
     outputs = ran.outputs
     slots = _Slots(tracer)
     mutations = {at: _mutation(at, pair, slots, keep_input_mutations) for at, pair in _tensors(inputs)}
-    roles = _roles(inputs, outputs, slots)
+    roles = _roles(inputs, outputs, ran.histories, slots)
     metas = tuple(_input_meta(pair, mutations.get(at), ran.writers) for at, pair in enumerate(inputs))
     late = {at for at, one in enumerate(metas) if one.copy is not None and (one.copy.no_grad or not one.versioned)}
     views = {at: outputs[at] for at, role in enumerate(roles) if _is_recorded_view(outputs[at], role, late)}
     for at in views:
         roles[at] = _over_another(roles[at], at, views, slots)
     origins = _origins(inputs, outputs)
+    origins.update((id(history), Origin("output", at)) for at, history in ran.histories.items())
     meta = GraphMeta(
         inputs=metas,
         slots=tuple(SlotMeta(functional.differentiable(one), origins.get(id(one))) for one in slots.wrappers),
@@ -130,6 +131,8 @@ def _tensors(inputs: Sequence[InputPair]) -> Iterator[tuple[int, InputPair]]:
 def _is_recorded_view(value: Any, role: Output, late: Collection[int]) -> bool:
     """Whether gradients flow through a replayed view to a base other than `late` inputs, final after all nodes."""
     if not isinstance(role, InputView | SlotView) or role.no_grad or not functional.differentiable(value):
+        return False
+    if role.history is not None:
         return False
     return isinstance(role, SlotView) or role.index not in late
 
@@ -225,12 +228,14 @@ def _mutation(index: int, pair: InputPair, slots: _Slots, keep: bool) -> CopyBac
     return CopyBack(index, slots.add(final), hidden)
 
 
-def _roles(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -> list[Output]:
+def _roles(
+    inputs: Sequence[InputPair], outputs: Sequence[Any], histories: Mapping[int, torch.Tensor], slots: _Slots
+) -> list[Output]:
     owners = {storage_id(pair.run): index for index, pair in _tensors(inputs)}
     objects = {id(pair.run): index for index, pair in _tensors(inputs)}
     groups: dict[int, list[torch.Tensor]] = {}
-    for value in outputs:
-        if functional.is_functional(value) and storage_id(value) not in owners:
+    for position, value in enumerate(outputs):
+        if functional.is_functional(value) and storage_id(value) not in owners and position not in histories:
             groups.setdefault(storage_id(value), []).append(value)
     bases = {storage: _common_base(group, slots) for storage, group in groups.items()}
     roles: list[Output] = []
@@ -245,6 +250,8 @@ def _roles(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -
             roles.append(Repeat(seen[id(value)]))
         elif id(value) in objects:
             roles.append(SameInput(objects[id(value)]))
+        elif position in histories:
+            roles.append(_view_by_function(position, value, histories[position], inputs, owners, bases, slots))
         elif (owner := owners.get(storage_id(value))) is not None:
             roles.append(_input_view(inputs[owner].run, value, owner, slots))
         else:
@@ -268,6 +275,32 @@ def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slo
     return InputView(index, *_replayed(value, base, steps))
 
 
+def _view_by_function(
+    position: int,
+    value: torch.Tensor,
+    history: torch.Tensor,
+    inputs: Sequence[InputPair],
+    owners: Mapping[int, int],
+    bases: Mapping[int, tuple[torch.Tensor, dict[int, Steps]]],
+    slots: _Slots,
+) -> InputView | SlotView:
+    """Return the role of a view that an autograd.Function leads to: the memory of its base, another history."""
+    owner, what = owners.get(storage_id(value)), f"output {position}, a view that an autograd.Function returns"
+    if owner is not None:
+        base = inputs[owner].run
+    else:
+        found = bases.get(storage_id(value))
+        shared = value._base if found is None else found[0]
+        assert shared is not None
+        base = shared
+    steps = slots.steps(value, base)
+    if steps is None:
+        steps = slots.with_numbers(_restrided(value, base, what)) or ()
+    if owner is None:
+        return SlotView(slots.add(base), steps, no_grad=False, history=slots.add(history))
+    return InputView(owner, steps, no_grad=False, history=slots.add(history))
+
+
 def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots: _Slots) -> Slot | SlotView:
     index = slots.add(base)
     if value is base:
@@ -279,6 +312,8 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """Return a base of all views in a group, and the steps to each of them by `id`."""
     alone = all(value is group[0] for value in group)
+    if alone and is_view_by_function(group[0]):  # nothing else shows its memory
+        return group[0], {}
     distinct = _shows_history(group[0]) or _is_guarded_part(group[0])
     if alone and not distinct and group[0]._base is None:
         return group[0], {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,14 +46,16 @@ REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of a graph: its flat outputs, the names of the nodes that made them, and `writers`.
+    """A run of a graph: its flat outputs, the names of the nodes that made them, `writers` and `histories`.
 
+    `histories`: by output that shares memory and that an autograd.Function has led to, a copy with its history.
     `writers`: the last recorded node that wrote to memory, by `framesmith_aten.layouts.storage_id`.
     """
 
     outputs: list[Any]
     makers: list[str]
     writers: Mapping[int, str]
+    histories: Mapping[int, torch.Tensor]
 
 
 @contextmanager
@@ -88,7 +91,8 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             tracer.source = None
             outputs = _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
-            return Ran(outputs, [makers.get(id(value), "") for value in outputs], writers)
+            named = [makers.get(id(value), "") for value in outputs]
+            return Ran(outputs, named, writers, _histories([*args, *attributes.values()], outputs))
         else:
             before = tracer.undone_by_sums
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
@@ -100,6 +104,28 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
                 overlaps.note_undone_by_sums(value)
             facts.check(node, env)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
+
+
+def _histories(inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """Return the copies of `Ran.histories`."""
+    shown = Counter(storage_id(value) for value in {id(each): each for each in _wrappers([*inputs, *outputs])}.values())
+    found: dict[int, torch.Tensor] = {}
+    with torch.enable_grad():
+        for at, value in enumerate(outputs):
+            if functional.is_functional(value) and shown[storage_id(value)] > 1 and is_view_by_function(value):
+                found[at] = value.clone()
+    return found
+
+
+def is_view_by_function(value: torch.Tensor) -> bool:
+    """Whether an autograd.Function leads from its base to this view: a replayed view would skip the Function."""
+    node = value.grad_fn if value._is_view() and functional.differentiable(value) else None
+    ends = None if value._base is None else value._base.grad_fn
+    while node is not None and node is not ends:
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 class _Body(BodyInterpreter):

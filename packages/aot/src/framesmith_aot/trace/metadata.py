@@ -35,13 +35,15 @@ class SameInput:
 class InputView:
     """An output that is a view of input `index`; `no_grad`: replayed in no_grad.
 
-    `over`: the output, a view as well, that the steps begin at (None: the input).
+    `over`: the output, a view as well, that the steps begin at (None: the input). `history`: the slot whose autograd
+    history the view has (None: that of the steps), where an autograd.Function led to it.
     """
 
     index: int
     steps: Steps
     no_grad: bool
     over: int | None = None
+    history: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class SlotView:
     steps: Steps
     no_grad: bool
     over: int | None = None
+    history: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The tensors that eager mode saves for backward, read from autograd's nodes.
 
 The user sees them: a saved tensor must not be mutated before the backward pass, and a node that saved one cannot run
-twice. A compiled graph saves other tensors, often fewer, and raises the same errors.
+twice. A compiled graph saves other tensors, often fewer, and raises the same errors. What attributes of a Function's
+`ctx` keep counts as saved: eager mode reads the mutated tensor, which a compiled graph cannot do, so it raises.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.graphs.autograd_functions import KEPT
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in
 
@@ -57,9 +59,9 @@ def saved_by(nodes: Collection[Any], slots: Mapping[int, int], inputs: Mapping[i
 def _saved(node: Any) -> Iterator[torch.Tensor]:
     names = _names(type(node))  # type: ignore[arg-type]
     of_python = isinstance(node, torch.autograd.function.BackwardCFunction)
-    for name in ("saved_tensors", *names) if of_python else names:
+    for name in ("saved_tensors", KEPT, *names) if of_python else names:
         try:
-            yield from tensors_in(getattr(node, name))
+            yield from tensors_in(getattr(node, name, None))
         except RuntimeError:  # it was mutated since: the backward pass raises
             continue
 

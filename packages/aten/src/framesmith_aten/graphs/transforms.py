@@ -38,7 +38,7 @@ def vmapped(
     ValueError where torch would expand a result that is the same for all examples at a dimension it does not have.
     """
 
-    run = _plain(body)
+    run = function_of(body)
 
     def function(*examples: Any) -> tuple[torch.Tensor, ...]:
         found = run(*examples)
@@ -52,7 +52,7 @@ def vmapped(
     return batches
 
 
-def _plain(body: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
+def function_of(body: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return the function of a body: of a module its `forward`, without hooks of all modules and FX's error report."""
     function: Callable[..., tuple[torch.Tensor, ...]] = body.forward if isinstance(body, fx.GraphModule) else body
     return function
@@ -73,7 +73,7 @@ def differentiated(
     The first `arguments` of the operands are the function's own, of which `argnums` are those to differentiate; it
     captures the others.
     """
-    captured, run = operands[arguments:], _plain(body)
+    captured, run = operands[arguments:], function_of(body)
 
     def function(*given: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         value, *others = run(*given, *captured)

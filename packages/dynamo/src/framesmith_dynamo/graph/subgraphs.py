@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -91,17 +92,26 @@ def erase(builder: GraphBuilder, nodes: Sequence[fx.Node]) -> None:
 
 
 def extract_subgraph(
-    builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], results: Sequence[fx.Node]
+    builder: GraphBuilder,
+    last: fx.Node,
+    examples: Sequence[fx.Node],
+    results: Sequence[fx.Node | None],
+    writable: Sequence[fx.Node] = (),
+    modes: bool = False,
 ) -> Subgraph:
     """Extract the nodes recorded after `last` as a function from `examples` and captured nodes to `results`.
 
-    Raises GraphBreak where the body does something that a subgraph may not. Its values cannot be used afterwards.
+    It may write to those of the examples that are `writable`, and with `modes` change torch's modes, which whoever runs
+    it restores. Raises GraphBreak where the body does what a subgraph may not do. Its values cannot be used afterwards.
     """
     nodes = _recorded(last)
+    if not modes and (changed := next((node for node in nodes if MODE_CHANGE.get(node)), None)) is not None:
+        raise GraphBreak(CHANGES_MODE, str(changed.target))
     inside = dict.fromkeys(nodes)
-    used = [one for node in nodes for one in node.all_input_nodes] + [*results]
+    used = [one for node in nodes for one in node.all_input_nodes]
+    used += [one for one in results if one is not None]
     captured = [one for one in dict.fromkeys(used) if one not in inside and one not in examples]
-    _check_writes(nodes, [*examples, *captured])
+    _check_writes(nodes, [one for one in (*examples, *captured) if one not in writable])
     module = _module(builder, nodes, [*examples, *captured], results)
     effects = [effects_of(node) for node in nodes]
     erase(builder, nodes)
@@ -112,12 +122,12 @@ def _recorded(last: fx.Node) -> list[fx.Node]:
     """Return the nodes of the body in order, without numbers computed outside of it and assertions about them."""
     found: dict[fx.Node, None] = {}
     for node in nodes_after(last):
+        if node.op == "placeholder":  # an input that the body is the first to use
+            continue
         inner = any(one in found for one in node.all_input_nodes)
         number = is_symbolic(EXAMPLE.get(node)) or node.target is aten._assert_scalar.default
         if number and inner:
             raise GraphBreak(READS_NUMBER, str(node.target))
-        if MODE_CHANGE.get(node):
-            raise GraphBreak(CHANGES_MODE, str(node.target))
         if not number:
             found[node] = None
     return [*found]
@@ -135,17 +145,25 @@ def _strided(value: Any) -> list[torch.Tensor]:
 
 
 def _module(
-    builder: GraphBuilder, nodes: Sequence[fx.Node], operands: Sequence[fx.Node], results: Sequence[fx.Node]
+    builder: GraphBuilder, nodes: Sequence[fx.Node], operands: Sequence[fx.Node], results: Sequence[fx.Node | None]
 ) -> fx.GraphModule:
     graph = fx.Graph()
     inner: dict[fx.Node, fx.Node] = {}
+    names = {operand.name for operand in operands}
     for operand in operands:
-        inner[operand] = graph.placeholder(operand.name)
+        inner[operand] = graph.placeholder(operand.name if operand not in inner else _unused(operand.name, names))
         EXAMPLE.set(inner[operand], fake_of_node(operand))
     for node in nodes:
         inner[node] = graph.node_copy(node, inner.__getitem__)
-    graph.output(tuple(inner[node] for node in results))
+    graph.output(tuple(None if node is None else inner[node] for node in results))
     return new_module({name: body for name, body in builder.bodies.items() if _names(nodes, name)}, graph)
+
+
+def _unused(name: str, names: set[str]) -> str:
+    """Return a name for an operand that is given again, and add it to the names."""
+    found = next(each for number in count(1) if (each := f"{name}_{number}") not in names)
+    names.add(found)
+    return found
 
 
 def _names(nodes: Iterable[fx.Node], attribute: str) -> bool:
@@ -165,7 +183,7 @@ class _Compared(BodyInterpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if n.op not in ("get_attr", "output"):
+        if n.op not in ("get_attr", "output") and not MODE_CHANGE.get(n):
             _compare(n, result, EXAMPLE.of(n))
         return result
 

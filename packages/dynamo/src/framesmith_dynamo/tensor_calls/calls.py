@@ -324,16 +324,24 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
     if known is None:
-        if fake.requires_grad and fake.is_leaf and not _is_view_without_grad(frame.state.builder, fake):
+        if fake.requires_grad and fake.is_leaf and not _is_view_without_grad(frame, fake):
             raise GraphBreak(NEW_LEAF, _name(node.target))
         cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
         known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)
     return known
 
 
-def _is_view_without_grad(builder: GraphBuilder, fake: torch.Tensor) -> bool:
-    """Whether a leaf is a view of an input taken without gradients, which needs none while they stay off."""
-    if torch.is_grad_enabled() or not builder.is_view_of_input(fake):
+def _is_view_without_grad(frame: TracingFrame, fake: torch.Tensor) -> bool:
+    """Whether a leaf is a view of an input taken without gradients, which needs none while they stay off.
+
+    Gradients are off for as long as a method of a Function runs.
+    """
+    builder = frame.state.builder
+    if torch.is_grad_enabled():
+        return False
+    if frame.facts.body.functions and fake._is_view():
+        return True
+    if not builder.is_view_of_input(fake):
         return False
     builder.leaf_views.append(fake)
     return True

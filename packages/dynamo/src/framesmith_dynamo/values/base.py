@@ -63,6 +63,10 @@ class BodyContext:
     transforms: int = 0
     #: The number of those that are differentiated: their tensors have histories that the trace's have not.
     differentiated: int = 0
+    #: The number of nested methods of Functions, and of those that are `backward`: a second derivative may go through
+    #: what they call.
+    functions: int = 0
+    backwards: int = 0
     #: The number of nested bodies of cached functions.
     cached_calls: int = 0
 

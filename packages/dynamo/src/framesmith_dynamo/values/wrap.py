@@ -49,7 +49,7 @@ TABLES = (
     "framesmith_dynamo.values.higher_order.vmap",
     "framesmith_dynamo.values.higher_order.gradients",
     "framesmith_dynamo.values.torch_api.contexts",
-    "framesmith_dynamo.values.torch_api.autograd_functions",
+    "framesmith_dynamo.values.higher_order.autograd_functions",
     "framesmith_dynamo.builtins",
     "framesmith_dynamo.values.opaque",
 )

@@ -18,7 +18,7 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue, new_list
-from framesmith_dynamo.values.higher_order.subgraphs import traced_body, transformed
+from framesmith_dynamo.values.higher_order.subgraphs import recorded_call, traced_body
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 NOT_DIFFERENTIATED = register_break(
@@ -74,7 +74,7 @@ def grad_and_value(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     body = extract_subgraph(builder, last, nodes, [one.as_proxy() for one in (value, *others.leaves)])
     wanted = [_positions(trees, at) for at in chosen]
     settings = len(tensors), tuple(position for positions in wanted for position in positions)
-    made = transformed(tr, differentiated, body, settings, tensors)
+    made = recorded_call(tr, differentiated, (body,), settings, tensors)
     gradients = [
         trees[at].again(tr, [made.pop(0) for _ in positions]) for at, positions in zip(chosen, wanted, strict=True)
     ]

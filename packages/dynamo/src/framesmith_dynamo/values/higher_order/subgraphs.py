@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from framesmith_aten.recording import effects_of
@@ -42,28 +43,41 @@ def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
-    """Return the result of a function under a transform, for `arguments()`, which returns new containers."""
-    tr.facts.body.transforms += 1
+@contextmanager
+def in_body(tr: Tracer, what: str) -> Iterator[None]:
+    """Context manager for tracing a body, named `what`; breaks where it changes outer objects, or raises."""
     try:
-        with tr.journal.nested("a function under a transform"):
-            return tr.call(function, arguments(), kwargs)
+        with tr.journal.nested(what):
+            yield
     except MutationRefused as error:
         raise GraphBreak(BODY_EFFECT, str(error)) from error
     except TracedRaise as error:
         raise GraphBreak(BODY_RAISES, error.value.describe()) from error
+
+
+def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
+    """Return the result of a function under a transform, for `arguments()`, which returns new containers."""
+    tr.facts.body.transforms += 1
+    try:
+        with in_body(tr, "a function under a transform"):
+            return tr.call(function, arguments(), kwargs)
     finally:
         tr.facts.body.transforms -= 1
 
 
-def transformed(
-    tr: Tracer, transform: Callable[..., Any], body: Subgraph, settings: Sequence[Any], operands: Sequence[Value]
+def recorded_call(
+    tr: Tracer,
+    target: Callable[..., Any],
+    bodies: Sequence[Subgraph],
+    settings: Sequence[Any],
+    operands: Sequence[Value],
 ) -> list[Value]:
-    """Record the transform of a body in the graph, and return its results. The call may fail, as the body would."""
-    made = tr.call_torch(transform, (body.node, *settings, *operands, *body.captured), {})
-    [call] = body.node.users
+    """Record a call of `target` with bodies in the graph, and return its results. It may fail, as the bodies would."""
+    captured = [one for body in bodies for one in body.captured]
+    made = tr.call_torch(target, (*(body.node for body in bodies), *settings, *operands, *captured), {})
+    [call] = bodies[0].node.users
     effects = effects_of(call)
-    for one in body.effects:
+    for one in (effect for body in bodies for effect in body.effects):
         effects.may_fail |= one.may_fail
         effects.unproven |= one.unproven
         effects.irreversible |= one.irreversible

@@ -19,7 +19,7 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import new_list
-from framesmith_dynamo.values.higher_order.subgraphs import ASKS_LEVEL, BODY_RAISES, traced_body, transformed
+from framesmith_dynamo.values.higher_order.subgraphs import ASKS_LEVEL, BODY_RAISES, recorded_call, traced_body
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 NO_EXAMPLE = register_break(
@@ -107,7 +107,7 @@ def flat_vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     _unwrapped(tr, result, (out_dims, removal, size, function))
     body = extract_subgraph(builder, last, nodes, [one.as_proxy() for one in removal.found])
     settings = tuple(batched + [None] * len(body.captured)), tuple(removal.dims), randomness
-    made = transformed(tr, vmapped, body, settings, batches)
+    made = recorded_call(tr, vmapped, (body,), settings, batches)
     return _unwrapped(tr, result, (out_dims, _Removal(made), size, function))
 
 

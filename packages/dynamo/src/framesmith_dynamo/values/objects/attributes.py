@@ -45,6 +45,15 @@ CLASS_ATTRIBUTE = register_break(
     why="its metaclass or a descriptor written in C computes it",
     hint="read the attribute outside the compiled function",
 )
+STANDS_IN = register_break(
+    "class-stands-in",
+    what="the class of an object is read that the trace has made in place of one of torch's C classes",
+    why="the program would see another class than in eager mode",
+    hint="do without `type(ctx)` and `ctx.__class__`",
+)
+
+#: Classes of this package whose objects stand for those of a C class.
+STAND_INS: Final[set[type]] = set()
 
 
 class CMethodValue(Value):
@@ -237,6 +246,8 @@ CLASSMETHODS_CHAIN: Final = _classmethods_chain()
 
 def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:
     """The class of an object, as a value."""
+    if cls in STAND_INS:
+        raise GraphBreak(STANDS_IN, cls.__name__)
     value = tr.constant(cls)
     if instance is not None and value.source is None:
         value.source = class_source(tr, cls, instance)

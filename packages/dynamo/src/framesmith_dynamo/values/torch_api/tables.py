@@ -181,7 +181,6 @@ FIXED: Final[dict[str, Any]] = {
 
 #: Functions of constants and of global state that every entry guards: called while tracing.
 FOLDED: Final = [
-    "torch.is_grad_enabled",
     "torch.is_inference_mode_enabled",
     "torch.get_default_dtype",
     "torch.get_default_device",
