@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.graphs.autograd_functions import KEPT
+from framesmith_aten.graphs.autograd_functions import HELD_TENSORS
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in
 
@@ -59,7 +59,7 @@ def saved_by(nodes: Collection[Any], slots: Mapping[int, int], inputs: Mapping[i
 def _saved(node: Any) -> Iterator[torch.Tensor]:
     names = _names(type(node))  # type: ignore[arg-type]
     of_python = isinstance(node, torch.autograd.function.BackwardCFunction)
-    for name in ("saved_tensors", KEPT, *names) if of_python else names:
+    for name in ("saved_tensors", HELD_TENSORS, *names) if of_python else names:
         try:
             yield from tensors_in(getattr(node, name, None))
         except RuntimeError:  # it was mutated since: the backward pass raises

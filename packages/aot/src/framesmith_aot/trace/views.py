@@ -47,6 +47,22 @@ def data(tensor: torch.Tensor) -> torch.Tensor:
 DATA = ViewStep(data, (), ())
 
 
+class _WithHistory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, view: torch.Tensor, history: torch.Tensor) -> torch.Tensor:
+        return view  # which autograd makes a view of, as it does in eager mode
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+def with_history(view: torch.Tensor, history: torch.Tensor) -> torch.Tensor:
+    """Return a view of `view`, of any shape, whose gradient goes to `history`, which has the same shape and values."""
+    found: torch.Tensor = _WithHistory.apply(view, history)  # type: ignore[no-untyped-call]
+    return found
+
+
 @dataclass(frozen=True)
 class Restride:
     """The view given by sizes, strides and the storage offset relative to the base's (in elements)."""

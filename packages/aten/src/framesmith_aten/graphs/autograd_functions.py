@@ -13,7 +13,7 @@ from framesmith_aten.graphs.transforms import function_of
 from framesmith_guards.contexts import ambient
 
 #: The attribute of an autograd node of `applied` with the tensors that attributes of the user's `ctx` keep.
-KEPT = "kept_tensors"
+HELD_TENSORS = "held_tensors"
 
 Body = Callable[..., tuple[Any, ...]]
 
@@ -81,8 +81,8 @@ class _Applied(torch.autograd.Function):
         outputs, kept = results[: call.outputs], results[call.outputs :]
         ctx.call = call
         ctx.save_for_backward(*[value for value, saved in zip(kept, call.saved, strict=True) if saved])
-        kept_by_attributes = [value for value, saved in zip(kept, call.saved, strict=True) if not saved]
-        setattr(ctx, KEPT, kept_by_attributes)
+        held = [value for value, saved in zip(kept, call.saved, strict=True) if not saved]
+        setattr(ctx, HELD_TENSORS, held)
         if call.written:
             ctx.mark_dirty(*[inputs[at] for at in call.written])
         ctx.mark_non_differentiable(*[outputs[at] for at in call.undifferentiated])
@@ -93,7 +93,7 @@ class _Applied(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
         # Read where none was saved, they would raise at a second pass.
-        tensors, attributes = iter(ctx.saved_tensors if any(call.saved) else ()), iter(getattr(ctx, KEPT))
+        tensors, attributes = iter(ctx.saved_tensors if any(call.saved) else ()), iter(getattr(ctx, HELD_TENSORS))
         kept = [next(tensors) if saved else next(attributes) for saved in call.saved]
         with ambient.preserved():
             return (None, *call.backward(*gradients, *kept, *call.captured_backward))

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 ESCAPED = register_break(
     "body-tensor-escapes",
-    what="a tensor that a function under a transform, such as torch.vmap, has computed is used outside of the function",
+    what="a tensor that a function under a transform, such as torch.vmap, or the forward of a torch.autograd.Function "
+    "has computed is used outside of the function",
     why="it is part of a graph within the graph, which gives what the function returns",
     hint="return the tensor from the function",
 )

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 CHANGES_TENSOR = register_break(
     "body-changes-tensor",
-    what="a function under a transform, such as torch.vmap, changes a tensor that it did not make",
-    why="its body becomes a graph within the graph, which may change only what it makes itself",
+    what="a function under a transform, such as torch.vmap, or a method of a torch.autograd.Function changes a tensor "
+    "that it did not make",
+    why="its body becomes a graph within the graph, which may change only what it makes itself, and what "
+    "ctx.mark_dirty names",
     hint="return the new value, and change the tensor outside of the function",
 )
 CHANGES_MODE = register_break(
@@ -44,8 +46,9 @@ CHANGES_MODE = register_break(
 )
 READS_NUMBER = register_break(
     "body-reads-number",
-    what="a function under a transform, such as torch.vmap, computes with a number that depends on a tensor of its own",
-    why="the number would differ between examples",
+    what="a function under a transform, such as torch.vmap, or a method of a torch.autograd.Function computes with a "
+    "number that depends on a tensor of its own",
+    why="the number would differ between examples, and a graph within the graph gives tensors only",
     hint="compute with tensors instead of numbers",
 )
 #: The id of the break for a body that behaves differently under the transform than while it was traced.

@@ -53,7 +53,7 @@ STAND_INS.add(FunctionContext)
 ONCE: Final = once_differentiable(lambda ctx: None).__code__
 
 
-#: What `forward` notes in its context with methods; `backward` sees none of it.
+#: The attributes that methods of the context set in `forward`; `backward` sees none of them.
 NOTED: Final = frozenset(
     {"needs_input_grad", "to_save", "dirty_tensors", "non_differentiable", "materialize_grads", "saved_tensors"}
 )

@@ -16,15 +16,16 @@ from framesmith_sideeffects import MutationRefused
 
 BODY_EFFECT = register_break(
     "body-effect",
-    what="a function under a transform, such as torch.vmap, changes an object that it did not make",
-    why="its body becomes a graph within the graph, and its tensors cannot be used outside",
+    what="a function under a transform, such as torch.vmap, or a Function's backward changes an object that it did "
+    "not make",
+    why="its body becomes a graph within the graph: it runs in another order or number than the program's calls",
     hint="return the results of the function, and change objects outside of it",
 )
 BODY_RAISES = register_break(
     "body-raises",
-    what="a function under a transform, such as torch.vmap, raises an exception, or returns a result "
-    "that the transform rejects",
-    why="torch's own transform raises the error",
+    what="a function under a transform, such as torch.vmap, or a method of a torch.autograd.Function raises an "
+    "exception, or returns a result that the transform rejects",
+    why="torch's own transform, or the Function, raises the error",
     hint="see the error that follows",
 )
 ASKS_LEVEL = register_break(

@@ -46,9 +46,10 @@ HIGHER_ORDER = register_break(
 )
 CUSTOM_AUTOGRAD = register_break(
     "autograd-function",
-    what="a torch.autograd.Function is applied",
-    why="its forward and backward are Python code that runs inside the autograd engine",
-    hint="it runs eagerly between two graphs",
+    what="a torch.autograd.Function is applied in a way that a graph does not hold",
+    why="it is applied under torch.vmap or torch.func.grad, its context leaves its methods, or backward returns "
+    "something else than a gradient or None for each argument",
+    hint="it runs eagerly between two graphs; see the text of the break",
 )
 CHECKPOINT = register_break(
     "activation-checkpoint",
