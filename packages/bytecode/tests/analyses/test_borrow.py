@@ -10,9 +10,9 @@ import pytest
 from framesmith_bytecode import Bytecode, Instr, Label, Region, decode, encode, split
 from framesmith_bytecode.analyses.borrow import borrowable
 from framesmith_bytecode.analyses.walk import stack_states
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import BORROWS
 
-needs_borrows = pytest.mark.skipif(not TABLE.borrows, reason="loads borrow since 3.14")
+needs_borrows = pytest.mark.skipif(not BORROWS, reason="loads borrow since 3.14")
 
 
 def borrowed(code):

@@ -7,13 +7,14 @@ import pytest
 from framesmith_bytecode import CallShape, Instr, Label, decode, encode
 from framesmith_bytecode.corpus.round_trip import round_trip_problem
 from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import NAMES, OPCODES
 from framesmith_bytecode.nested import map_code, walk_code
 from framesmith_bytecode.reading.readers import DecodeError
 
 SOURCES = {
     "a loop that only its exit leaves": "for x in y:\n  with z:\n    raise x",
     "names of a method's keywords": "a.b(c=1); a.b(d, *e, c=1); a.b(c.d(e=1), f=g if h else i)\na.b(\n c=1).d(\n e=1)",
+    "names of keywords on one path of two": "a.b(k=tuple(\n s(c) for c in a.k\n))\na.k(\n).b(l=any(c for c in d))",
     "names of super's keywords": "class A:\n  def f(self): super().f(a=1); return super().f(b,\n c=super().g(d=1))",
     "restored variables": "def f(a, b):\n  [a for a in a for b in a]\n  lambda: b\n  return [(a, b) for a, b in b]",
     "a jump or a pop": "x = a and b or c and (d or e); (a or b) < c < (d and e)",
@@ -44,7 +45,8 @@ def test_a_difference_in_bytes_is_reported(monkeypatch):
     for other, message in (
         (code.replace(co_code=code.co_code + code.co_code[-2:]), "co_code changed, from"),
         (code.replace(co_exceptiontable=b""), "the exception table changed, from Entry"),
-        (compile(source.replace(" b", "\n b"), "name", "exec"), "the line of unit"),
+        (compile(source.replace(" b", "\n b"), "name", "exec"), "the position of unit"),
+        (compile(source.replace(" b", "  b"), "name", "exec"), "the position of unit"),
     ):
         monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.encode", lambda _, other=other: other)
         assert message in round_trip_problem(code)
@@ -82,7 +84,7 @@ def test_spoilt_code_is_refused(changes, message):
 
 def test_operands_that_no_instruction_has_are_refused():
     code = compile("a < b < c", "name", "eval")
-    copy = code.co_code.index(bytes((TABLE.opcodes["COPY"], 2)))
+    copy = code.co_code.index(bytes((OPCODES["COPY"], 2)))
     body = bytearray(code.co_code)
     body[copy + 1] = 0
     with pytest.raises(DecodeError, match=r"unit \d+: COPY takes an int at least 1, not 0"):
@@ -99,9 +101,7 @@ def test_names_of_keywords_come_from_the_call_on_another_line():
     bytecode.instructions[at] = call.replace(position=call.position._replace(lineno=7, end_lineno=7))
     again = encode(bytecode)
     lines = [position[0] for position in again.co_positions()]
-    assert lines.index(7) < next(
-        i for i, op in enumerate(again.co_code[::2]) if TABLE.names.get(op, "").startswith("CALL")
-    )
+    assert lines.index(7) < next(i for i, op in enumerate(again.co_code[::2]) if NAMES.get(op, "").startswith("CALL"))
     assert 1 not in lines[lines.index(7) : -1]
 
 

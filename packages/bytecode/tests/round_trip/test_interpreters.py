@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import framesmith_bytecode
-from framesmith_bytecode.cpython.running import TABLES
+from framesmith_bytecode.cpython.version_table import TABLES
 from tools.interpreters import find_interpreter
 
 SAMPLE = ("contextlib.py", "dataclasses.py", "asyncio/base_events.py", "json", "modulefinder.py", "shutil.py")

@@ -22,7 +22,7 @@ from event_recording import (
 
 from framesmith_bytecode import Instr, Label, decode, encode
 from framesmith_bytecode.corpus.compare import difference
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import CACHES, NAMES
 from framesmith_bytecode.nested import walk_code
 
 pytestmark = pytest.mark.usefixtures("no_collection")
@@ -76,8 +76,8 @@ def pure(code):
     instructions = code.co_code[::2]
     unit = 0
     while unit < len(instructions):
-        name = TABLE.names[instructions[unit]]  # an instrumented or specialised opcode has no name
-        unit += 1 + TABLE.caches.get(name, 0)
+        name = NAMES[instructions[unit]]  # an instrumented or specialised opcode has no name
+        unit += 1 + CACHES.get(name, 0)
     return code._co_code_adaptive
 
 

@@ -51,6 +51,7 @@ from framesmith_bytecode.analyses.slots import (
     number_of,
     numbered,
 )
+from framesmith_bytecode.cpython.opcodes import FUNCTION_ATTRIBUTES
 from framesmith_bytecode.cpython.running import NULL_FIRST, TABLE
 from framesmith_bytecode.model.ops import (
     FUNCTION_PARTS,
@@ -250,7 +251,7 @@ def _make_function(parts: frozenset[str], slots: Kinds) -> Kinds:
         _check_part(part, slot, cells)
     if "closure" in parts or not cells:
         return [GENERATOR_FUNCTION if bits(slots[-1]) == GENERATOR_CODE else FUNCTION]
-    if not TABLE.function_attributes:
+    if not FUNCTION_ATTRIBUTES:
         raise SlotError(f"makes a function without a closure of code with {cells} free variables")
     return [numbered(OPEN_FUNCTION, cells)]
 

@@ -11,13 +11,13 @@ from framesmith_bytecode.analyses.cfg import Block, control_flow, reachable
 from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_locals
 from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.analyses.walk import stack_states
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import OPCODES
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, expect_bytecode, plain_name
 from framesmith_bytecode.model.ops import OPS
 from framesmith_bytecode.nested import walk_code
 from framesmith_bytecode.reading.decode import decode
 
-_DELETE: Final = TABLE.opcodes["DELETE_DEREF"]
+_DELETE: Final = OPCODES["DELETE_DEREF"]
 
 
 class Analyses:

@@ -40,7 +40,7 @@ from framesmith_bytecode.analyses.spans import describe
 from framesmith_bytecode.analyses.walk import cannot_raise, is_copy_of_top, is_none_test
 from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import OPCODES
 from framesmith_bytecode.model.bytecode import (
     Bytecode,
     Instr,
@@ -57,7 +57,7 @@ _FUNCTION: Final = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 _HAS_DOCSTRING: Final = 0x4000000  # CO_HAS_DOCSTRING, of 3.13
 #: The part of a continuation's qualified name that follows the name of the original function.
 _RESUMED: Final = ".<resumed at line "
-_CAN_PUSH_RAW: Final = "LOAD_FAST_AND_CLEAR" in TABLE.opcodes
+_CAN_PUSH_RAW: Final = "LOAD_FAST_AND_CLEAR" in OPCODES
 
 
 @final

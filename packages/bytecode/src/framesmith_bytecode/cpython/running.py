@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from framesmith_bytecode.cpython import py311, py312, py313, py314, py315
-from framesmith_bytecode.cpython.version_table import VersionTable
-
-TABLES: Final = {table.version: table for table in (py311.TABLE, py312.TABLE, py313.TABLE, py314.TABLE, py315.TABLE)}
+from framesmith_bytecode.cpython.version_table import TABLES, VersionTable
 
 
 def _running_table() -> VersionTable:

@@ -12,14 +12,20 @@ from typing import Final
 from framesmith_bytecode.analyses.borrow import compiler_borrows
 from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.exception_table import Entry, read_exception_table
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import (
+    CACHES,
+    CLOSURE_BY_FAST,
+    EXPLICIT_END_SEND,
+    JUMPS,
+    NAMES,
+    NOT_TAKEN,
+    OPCODES,
+)
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
 from framesmith_bytecode.model.ops import OPS
 from framesmith_bytecode.reading.readers import FOR_EXIT, READERS, DecodeError, Reader, read_nothing, read_unknown
 
-_OPCODES: Final = TABLE.opcodes
-_NAMES: Final = TABLE.names
-_EXTENDED_ARG: Final = _OPCODES["EXTENDED_ARG"]
+_EXTENDED_ARG: Final = OPCODES["EXTENDED_ARG"]
 _new: Final = tuple.__new__
 
 # Opcodes read without a reader, by the meaning of their operand.
@@ -32,8 +38,8 @@ def _plan() -> list[tuple[int, str, int, Callable[[Reader], None]]]:
     """For each opcode: kind, canonical name, cache units, reader."""
     plan = []
     for number in range(256):
-        name = _NAMES.get(number, "")
-        caches = TABLE.caches.get(name, 0)
+        name = NAMES.get(number, "")
+        caches = CACHES.get(name, 0)
         if number in READERS:
             plan.append((_READER, name, caches, READERS[number]))
         elif name in OPS:
@@ -48,13 +54,13 @@ def _jump_sign(name: str) -> int:
 
 
 _PLAN: Final = _plan()
-_JUMP_NAMES: Final = {name for pair in TABLE.jumps.values() for name in pair if name} | {
+_JUMP_NAMES: Final = {name for pair in JUMPS.values() for name in pair if name} | {
     "JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP",
 }  # fmt: skip
-_JUMPS: Final = {_OPCODES[name]: _jump_sign(name) for name in _JUMP_NAMES if name in _OPCODES}
-_FOR_ITER: Final = _OPCODES["FOR_ITER"]
-_SEND: Final = _OPCODES["SEND"]
-_NOT_TAKEN: Final = _OPCODES.get("NOT_TAKEN")
+_JUMPS: Final = {OPCODES[name]: _jump_sign(name) for name in _JUMP_NAMES if name in OPCODES}
+_FOR_ITER: Final = OPCODES["FOR_ITER"]
+_SEND: Final = OPCODES["SEND"]
+_NOT_TAKEN: Final = OPCODES.get("NOT_TAKEN")
 
 
 def _mark_targets(reader: Reader, body: bytes) -> None:
@@ -72,7 +78,7 @@ def _mark_targets(reader: Reader, body: bytes) -> None:
         if opcode in _JUMPS and opcode != _SEND:
             target = unit + 1 + caches + _JUMPS[opcode] * (body[2 * unit + 1] | extended)
             reader.label(target + (len(FOR_EXIT) if opcode == _FOR_ITER else 0))
-        elif opcode == _SEND and TABLE.explicit_end_send:
+        elif opcode == _SEND and EXPLICIT_END_SEND:
             reader.label(unit + 1 + caches + (body[2 * unit + 1] | extended))
         extended = 0
         unit += 1 + caches
@@ -230,7 +236,7 @@ def _decode(code: CodeType) -> Bytecode:
     for entry in entries:
         for unit in entry[:3]:
             reader.label(unit)
-    if TABLE.not_taken:
+    if NOT_TAKEN:
         _mark_branches(reader, body, entries)
     _read_instructions(reader, body)
     if reader.labels:
@@ -252,7 +258,7 @@ def _decode(code: CodeType) -> Bytecode:
         code.co_consts,
         code.co_names,
     )
-    if TABLE.closure_by_fast and code.co_nlocals and (code.co_cellvars or code.co_freevars):
+    if CLOSURE_BY_FAST and code.co_nlocals and (code.co_cellvars or code.co_freevars):
         _separate_locals_from_cells(bytecode)
     if reader.owning:
         _mark_owning_loads(reader, bytecode)

@@ -9,6 +9,22 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Final
 
+from framesmith_bytecode.cpython.opcodes import (
+    ATTR_METHOD_BIT,
+    BORROWS,
+    CACHES,
+    CLOSURE_BY_FAST,
+    COMMON_CONSTANTS,
+    CONDITIONAL_JUMPS,
+    EXPLICIT_END_SEND,
+    FUNCTION_ATTRIBUTES,
+    HELPERS,
+    JUMPS,
+    OPCODES,
+    PAIRS,
+    PART_BITS,
+    SPECIAL_METHODS,
+)
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import (
     COUNT_LIMITS,
@@ -30,13 +46,11 @@ from framesmith_bytecode.model.ops import (
     SuperShape,
 )
 
-_OPCODES: Final = TABLE.opcodes
-_PART_BITS: Final = {bit: part for part, bit in TABLE.part_bits.items()}
-_CONDITIONAL: Final = frozenset(f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE"))
-_OWNING_LOADS: Final = frozenset(_OPCODES[name] for name in ("LOAD_FAST", "LOAD_FAST_LOAD_FAST") if TABLE.borrows)
+_PARTS: Final = {bit: part for part, bit in PART_BITS.items()}
+_OWNING_LOADS: Final = frozenset(OPCODES[name] for name in ("LOAD_FAST", "LOAD_FAST_LOAD_FAST") if BORROWS)
 _new: Final = tuple.__new__
 
-FOR_EXIT: Final = bytes(_OPCODES[name] for name in TABLE.for_exit)
+FOR_EXIT: Final = bytes(OPCODES[name] for name in TABLE.for_exit)
 """The opcodes at the target of a FOR_ITER, skipped when the iterator is exhausted."""
 
 
@@ -160,7 +174,7 @@ def _read_small_int(reader: Reader) -> None:
 
 
 def _read_common_constant(reader: Reader) -> None:
-    value = TABLE.common_constants[reader.arg]
+    value = COMMON_CONSTANTS[reader.arg]
     if value is AssertionError:
         reader.put("LOAD_ASSERTION_ERROR")
     else:
@@ -170,7 +184,7 @@ def _read_common_constant(reader: Reader) -> None:
 def _read_not_taken(reader: Reader) -> None:
     """Implied behind conditional jumps; where the compiler marks another branch it does nothing."""
     last = next((item for item in reversed(reader.out) if isinstance(item, Instr)), None)
-    if last is None or last.op not in _CONDITIONAL or reader.where in reader.region_starts:
+    if last is None or last.op not in CONDITIONAL_JUMPS or reader.where in reader.region_starts:
         reader.put("NOP")
 
 
@@ -184,13 +198,13 @@ _ENTERS: Final[Mapping[str, tuple[str, str]]] = {
 def _read_load_special(reader: Reader) -> None:
     """A context manager is entered by COPY 1, LOAD_SPECIAL exit, SWAP 2, SWAP 3, LOAD_SPECIAL enter, CALL 0."""
     for op, (leave, enter) in _ENTERS.items():
-        if TABLE.special_methods[reader.arg] == leave:
-            rest = [("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", TABLE.special_methods.index(enter)), ("CALL", 0)]
-            wanted = b"".join(bytes((_OPCODES[name], arg)) for name, arg in rest)
+        if SPECIAL_METHODS[reader.arg] == leave:
+            rest = [("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", SPECIAL_METHODS.index(enter)), ("CALL", 0)]
+            wanted = b"".join(bytes((OPCODES[name], arg)) for name, arg in rest)
             start = reader.where + 1
             if reader.code.co_code[2 * start : 2 * start + len(wanted)] == wanted:
                 reader.take_last("COPY")
-                reader.skip.update(range(start, start + len(rest) + TABLE.caches["CALL"]))
+                reader.skip.update(range(start, start + len(rest) + CACHES["CALL"]))
                 reader.put(op)
                 return
     read_unknown(reader)
@@ -266,7 +280,7 @@ def _read_call_kw(reader: Reader) -> None:
 
 
 def _read_make_function_bits(reader: Reader) -> None:
-    reader.put("MAKE_FUNCTION", frozenset(part for bit, part in _PART_BITS.items() if reader.arg & bit))
+    reader.put("MAKE_FUNCTION", frozenset(part for part, bit in PART_BITS.items() if reader.arg & bit))
 
 
 def _read_make_function(reader: Reader) -> None:
@@ -274,7 +288,7 @@ def _read_make_function(reader: Reader) -> None:
 
 
 def _read_function_attribute(reader: Reader) -> None:
-    part = _PART_BITS[reader.arg]
+    part = _PARTS[reader.arg]
     last = reader.out[-1]
     # Parts are attached from the last pushed to the first, as MAKE_FUNCTION's operand defines.
     if isinstance(last, Instr) and last.op == "MAKE_FUNCTION" and last.position == reader.position:
@@ -316,7 +330,7 @@ def _read_statement(op: str) -> Callable[[Reader], None]:
     return read
 
 
-def _read_intrinsic(numbers: Mapping[str, int], call: str) -> Callable[[Reader], None]:
+def _read_intrinsic(call: str, numbers: Mapping[str, int]) -> Callable[[Reader], None]:
     names = {number: name for name, number in numbers.items()}
 
     def read(reader: Reader) -> None:
@@ -368,7 +382,7 @@ def _read_for_iter(reader: Reader) -> None:
 
 
 def _read_send(reader: Reader) -> None:
-    if TABLE.explicit_end_send:
+    if EXPLICIT_END_SEND:
         reader.put("SEND", reader.label(reader.target))
         return
     label, _ = reader.send_targets.setdefault(reader.target, (Label(), reader.position))
@@ -398,15 +412,16 @@ def _make_readers() -> dict[int, Callable[[Reader], None]]:
         "KW_NAMES": _read_kw_names,
         "CALL": _read_call,
         "CALL_KW": _read_call_kw,
-        "MAKE_FUNCTION": _read_make_function if TABLE.function_attributes else _read_make_function_bits,
+        "MAKE_FUNCTION": _read_make_function if FUNCTION_ATTRIBUTES else _read_make_function_bits,
         "SET_FUNCTION_ATTRIBUTE": _read_function_attribute,
         "FORMAT_VALUE": _read_format_value,
         "CONVERT_VALUE": _read_convert,
         "UNPACK_EX": _read_unpack_ex,
         "PRINT_EXPR": _read_statement("PRINT_EXPR"),
         "IMPORT_STAR": _read_statement("IMPORT_STAR"),
-        "CALL_INTRINSIC_1": _read_intrinsic(TABLE.intrinsics_1, "CALL_INTRINSIC_1"),
-        "CALL_INTRINSIC_2": _read_intrinsic(TABLE.intrinsics_2, "CALL_INTRINSIC_2"),
+        **{call: _read_intrinsic(call, numbers) for call, numbers in HELPERS.items()},
+        "LOAD_FAST_BORROW": _read_load_fast_or_closure,
+        "LOAD_FAST_BORROW_LOAD_FAST_BORROW": _read_local_pair("LOAD_FAST", "LOAD_FAST"),
         "YIELD_VALUE": _read_yield,
         "JUMP_FORWARD": _read_jump("JUMP"),
         "JUMP_IF_FALSE_OR_POP": _read_jump_or_pop("POP_JUMP_IF_FALSE"),
@@ -415,24 +430,21 @@ def _make_readers() -> dict[int, Callable[[Reader], None]]:
         "SEND": _read_send,
         **{op: _read_limited(op) for op in COUNT_LIMITS},
     }
-    for op, directions in TABLE.jumps.items():
+    for op, directions in JUMPS.items():
         for name in directions:
             if name is not None and name not in by_name:
                 by_name[name] = _read_jump(op)
-    for (first, second), name in TABLE.pairs.items():
+    for (first, second), name in PAIRS.items():
         by_name[name] = _read_local_pair(first, second)
     if TABLE.yield_from_iter:
         by_name["GET_ITER"] = _read_get_iter
     if TABLE.import_modes:
         by_name["IMPORT_NAME"] = _read_import
-    if TABLE.borrows:
-        by_name["LOAD_FAST_BORROW"] = _read_load_fast_or_closure
-        by_name["LOAD_FAST_BORROW_LOAD_FAST_BORROW"] = _read_local_pair("LOAD_FAST", "LOAD_FAST")
-    if TABLE.attr_method_bit:
+    if ATTR_METHOD_BIT:
         by_name["LOAD_ATTR"] = _read_load_attr
-    if TABLE.closure_by_fast:
+    if CLOSURE_BY_FAST:
         by_name["LOAD_FAST"] = _read_load_fast_or_closure
-    return {_OPCODES[name]: reader for name, reader in by_name.items() if name in _OPCODES}
+    return {OPCODES[name]: reader for name, reader in by_name.items() if name in OPCODES}
 
 
 READERS: Final = _make_readers()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from framesmith_bytecode.cpython.running import TABLES
+from framesmith_bytecode.cpython.version_table import TABLES
 from framesmith_bytecode.model.bytecode import COUNT_LIMITS, OPERAND_RULES
 from framesmith_bytecode.model.ops import OPS, CallShape, Effect, InterpolationShape, Op, operations
 from framesmith_bytecode.reference.examples import EXAMPLES

@@ -11,17 +11,20 @@ from framesmith_bytecode.analyses.spans import BytecodeError, describe
 from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table
+from framesmith_bytecode.cpython.opcodes import CACHES, NAMES, OPCODES
 from framesmith_bytecode.cpython.positions import write_line_table
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, Position, expect_bytecode, plain_name
 from framesmith_bytecode.writing.lower import lower
 from framesmith_bytecode.writing.lowered import Lowered, Unit
 
-_EXTENDED_ARG: Final = TABLE.opcodes["EXTENDED_ARG"]
-_CACHES: Final = [TABLE.caches.get(TABLE.names.get(number, ""), 0) for number in range(256)]
+#: Rounds in which sizes of jumps may shrink, too; the compiler needs two or three.
+_SHRINKING_ROUNDS: Final = 16
+_EXTENDED_ARG: Final = OPCODES["EXTENDED_ARG"]
+_CACHES: Final = [CACHES.get(NAMES.get(number, ""), 0) for number in range(256)]
 _PADDING: Final = [bytes(2 * count) for count in range(16)]
 _BACKWARD: Final = frozenset(
-    number for name, number in TABLE.opcodes.items() if "BACKWARD" in name or name == "END_ASYNC_FOR"
+    number for name, number in OPCODES.items() if "BACKWARD" in name or name == "END_ASYNC_FOR"
 )
 
 
@@ -37,7 +40,8 @@ def _is_lost(arg: object, low: Lowered) -> bool:
 def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
     """Operand, size in code units and offset of every instruction (one more offset for the end).
 
-    Jumps start small and grow until all fit; sizes never shrink, so this terminates.
+    As in the compiler, a backward jump may keep a prefix whose own length is all that needs it. After a few rounds
+    sizes only grow, so this terminates.
     """
     units, labels = low.units, low.labels
     args = [arg if isinstance(arg, int) else 0 for _, arg, _ in units]
@@ -53,18 +57,21 @@ def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
         raise BytecodeError(
             f"{low.bytecode.name}: {describe(items, lost)}: its label is not in the instructions"
         ) from None
-    while True:
+    if TABLE.jumps_start_wide:
+        for index, _, target in jumps:
+            sizes[index] += _prefixes(target)
+    rounds, changed, offsets = 0, True, [0]
+    while changed:
         offsets = [0, *accumulate(sizes)]
-        grown = False
+        rounds, changed = rounds + 1, False
         for index, opcode, target in jumps:
             distance = offsets[target] - offsets[index + 1]
             arg = args[index] = -distance if opcode in _BACKWARD else distance
             size = 1 + _CACHES[opcode] + _prefixes(arg)
-            if size > sizes[index]:
+            if size > sizes[index] or (size < sizes[index] and rounds <= _SHRINKING_ROUNDS):
                 sizes[index] = size
-                grown = True
-        if not grown:
-            return args, sizes, offsets
+                changed = True
+    return args, sizes, offsets
 
 
 def _write_code(units: list[Unit], args: list[int], sizes: list[int]) -> bytes:

@@ -9,22 +9,22 @@ from itertools import takewhile
 from typing import Final
 
 from framesmith_bytecode.analyses.stack import StackStates
+from framesmith_bytecode.cpython.opcodes import OPCODES
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Label, Position
 from framesmith_bytecode.model.ops import OPS
 from framesmith_bytecode.writing.lowered import Lowered
 from framesmith_bytecode.writing.writers import WRITERS
 
-_CODES: Final = TABLE.opcodes
 _FALLS_NOT: Final = frozenset(
-    _CODES[name]
+    OPCODES[name]
     for name in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
                  "JUMP_BACKWARD_NO_INTERRUPT")
-    if name in _CODES
+    if name in OPCODES
 )  # fmt: skip
 _NONE, _NUMBER, _NAME, _LOCAL, _CELL = range(5)
 _KINDS: Final = {"none": _NONE, "count": _NUMBER, "index": _NUMBER, "name": _NAME, "local": _LOCAL, "deref": _CELL}
-_PLAIN: Final = {op: (_KINDS[OPS[op].operand], _CODES[op]) for op in OPS if op not in WRITERS}
+_PLAIN: Final = {op: (_KINDS[OPS[op].operand], OPCODES[op]) for op in OPS if op not in WRITERS}
 
 
 def _prologue(low: Lowered) -> None:

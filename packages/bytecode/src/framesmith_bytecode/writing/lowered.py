@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from framesmith_bytecode.analyses.borrow import borrowable
 from framesmith_bytecode.analyses.bound import possibly_unbound
 from framesmith_bytecode.analyses.spans import BytecodeError, describe
 from framesmith_bytecode.analyses.stack import StackStates
-from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.opcodes import BORROWS, OPCODES, UNCHECKED_FAST
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, Position
 from framesmith_bytecode.writing.constants import ConstantPool
-
-_CODES: Final = TABLE.opcodes
-
 
 # One instruction of the running CPython: opcode, operand (or the jump's target), position.
 Unit: TypeAlias = tuple[int, int | Label, Position | None]
@@ -39,8 +36,8 @@ class Lowered:
         self.name_indices = {name: i for i, name in reversed(list(enumerate(bytecode.names)))}
         self.slots = slot_indices(bytecode)
         self.cells = {name: self.slots[name] for name in (*bytecode.cellvars, *bytecode.freevars)}
-        self.unbound = possibly_unbound(bytecode, states) if TABLE.unchecked_fast else set()
-        self.borrowable = borrowable(bytecode, states) if TABLE.borrows else set()
+        self.unbound = possibly_unbound(bytecode, states) if UNCHECKED_FAST else set()
+        self.borrowable = borrowable(bytecode, states) if BORROWS else set()
         self.deepest = states.deepest
         self.not_taken = -2
         self.barrier = 0
@@ -58,7 +55,7 @@ class Lowered:
 
     def put(self, name: str, arg: int | Label, position: Position | None) -> None:
         """Append an instruction by its version name."""
-        self.units.append((_CODES[name], arg, position))
+        self.units.append((OPCODES[name], arg, position))
 
     def reserve(self, slots: int) -> None:
         """Slots above those before the item that its instructions need meanwhile."""
@@ -111,7 +108,7 @@ class Lowered:
         if at < self.barrier or at < 0:
             return False
         opcode, _, where = self.units[at]
-        return opcode == _CODES[name] and where == position
+        return opcode == OPCODES[name] and where == position
 
     def is_jump_target(self, labels: list[Label]) -> bool:
         """Whether another instruction than SEND leads to one of the labels."""

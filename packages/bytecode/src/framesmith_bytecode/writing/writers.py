@@ -5,16 +5,32 @@ Pairs split by decoding are fused again if they have the same position and no la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from framesmith_bytecode.cpython.opcodes import (
+    ATTR_METHOD_BIT,
+    BOOL_JUMPS,
+    BORROWS,
+    CLOSURE_BY_FAST,
+    COMMON_CONSTANTS,
+    EXPLICIT_END_SEND,
+    FUNCTION_ATTRIBUTES,
+    HELPERS,
+    JUMPS,
+    NOT_TAKEN,
+    OPCODES,
+    PAIRS,
+    PART_BITS,
+    SPECIAL_METHODS,
+    UNCHECKED_FAST,
+)
 from framesmith_bytecode.cpython.running import TABLE
-from framesmith_bytecode.model.bytecode import Instr, Label, Position
+from framesmith_bytecode.model.bytecode import Instr, Item, Label, Position
 from framesmith_bytecode.model.ops import BINARY_OPERATORS, COMPARISONS, CONVERSIONS, FUNCTION_PARTS, OPS
 from framesmith_bytecode.writing.constants import constant_key
 from framesmith_bytecode.writing.lowered import Lowered
 
-_CODES: Final = TABLE.opcodes
 _COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 _INVERSE: Final = {
     "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
@@ -25,20 +41,22 @@ _INVERSE: Final = {
 _GIVES_BOOL: Final = frozenset(
     ("TO_BOOL", "UNARY_NOT", "IS_OP", "CONTAINS_OP", "CHECK_EXC_MATCH", "MATCH_MAPPING", "MATCH_SEQUENCE")
 )
-_CONSTANT_LOADS: Final = frozenset(_CODES[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT") if name in _CODES)
+_CONSTANT_LOADS: Final = frozenset(OPCODES[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT") if name in OPCODES)
 _LOADS_METHOD: Final = {"LOAD_METHOD": 1, "LOAD_SUPER_METHOD": -1}  # and what they add to the stack
 _OPERATOR_INDEX: Final = {operator: index for index, operator in enumerate(BINARY_OPERATORS)}
 
+#: Ints from 0 up to this one are operands of LOAD_SMALL_INT.
+_SMALL_INTS: Final = 256 if "LOAD_SMALL_INT" in OPCODES else 0
 Writer = Callable[[Lowered, Any, Position | None], None]
 
 
 #: The constants of LOAD_COMMON_CONSTANT; AssertionError is LOAD_ASSERTION_ERROR.
-_COMMON: Final = {constant_key(value): index for index, value in enumerate(TABLE.common_constants)}
-_COMMON_TYPES: Final = frozenset(type(value) for value in TABLE.common_constants)
+_COMMON: Final = {constant_key(value): index for index, value in enumerate(COMMON_CONSTANTS)}
+_COMMON_TYPES: Final = frozenset(type(value) for value in COMMON_CONSTANTS)
 
 
 def _load_const(low: Lowered, value: object, position: Position | None) -> None:
-    if value.__class__ is int and 0 <= value < TABLE.small_ints:
+    if value.__class__ is int and 0 <= value < _SMALL_INTS:
         low.put("LOAD_SMALL_INT", value, position)
         return
     if value.__class__ in _COMMON_TYPES and value is not AssertionError:
@@ -50,12 +68,12 @@ def _load_const(low: Lowered, value: object, position: Position | None) -> None:
 
 
 def _load_assertion_error(low: Lowered, arg: None, position: Position | None) -> None:
-    low.put("LOAD_COMMON_CONSTANT", TABLE.common_constants.index(AssertionError), position)
+    low.put("LOAD_COMMON_CONSTANT", COMMON_CONSTANTS.index(AssertionError), position)
 
 
 def _load_fast(low: Lowered, name: str, position: Position | None) -> None:
     checked = low.index in low.unbound
-    if not checked and ("LOAD_FAST", "LOAD_FAST") in TABLE.pairs and _fuse_pair(low, "LOAD_FAST", name, position):
+    if not checked and ("LOAD_FAST", "LOAD_FAST") in PAIRS and _fuse_pair(low, "LOAD_FAST", name, position):
         return
     if not checked and low.index in low.borrowable:
         low.put("LOAD_FAST_BORROW", low.slot(name), position)
@@ -64,7 +82,7 @@ def _load_fast(low: Lowered, name: str, position: Position | None) -> None:
 
 
 def _store_fast(low: Lowered, name: str, position: Position | None) -> None:
-    if TABLE.pairs and not low.stack_states.restores(low.index) and _fuse_pair(low, "STORE_FAST", name, position):
+    if PAIRS and not low.stack_states.restores(low.index) and _fuse_pair(low, "STORE_FAST", name, position):
         return
     low.put("STORE_FAST", low.slot(name), position)
 
@@ -72,33 +90,33 @@ def _store_fast(low: Lowered, name: str, position: Position | None) -> None:
 def _fuse_pair(low: Lowered, second: str, name: str, position: Position | None) -> bool:
     slot = low.slot(name)
     for first in ("LOAD_FAST", "STORE_FAST"):
-        pair = TABLE.pairs.get((first, second))
+        pair = PAIRS.get((first, second))
         if pair is None or low.last_op != first:
             continue
-        borrows = first == "LOAD_FAST" and TABLE.borrows and low.previous("LOAD_FAST_BORROW", position)
+        borrows = first == "LOAD_FAST" and BORROWS and low.previous("LOAD_FAST_BORROW", position)
         if borrows or low.previous(first, position):
             before = low.units[-1][1]
             if isinstance(before, int) and before < 16 and slot < 16:
                 if borrows and low.index in low.borrowable:  # both do, or neither
                     pair = "LOAD_FAST_BORROW_LOAD_FAST_BORROW"
-                low.units[-1] = (_CODES[pair], before << 4 | slot, position)
+                low.units[-1] = (OPCODES[pair], before << 4 | slot, position)
                 return True
     return False
 
 
 def _load_fast_check(low: Lowered, name: str, position: Position | None) -> None:
-    low.put("LOAD_FAST_CHECK" if TABLE.unchecked_fast else "LOAD_FAST", low.slot(name), position)
+    low.put("LOAD_FAST_CHECK" if UNCHECKED_FAST else "LOAD_FAST", low.slot(name), position)
 
 
 def _load_closure(low: Lowered, name: str, position: Position | None) -> None:
     if low.index in low.borrowable:
         low.put("LOAD_FAST_BORROW", low.cell(name), position)
     else:
-        low.put("LOAD_FAST" if TABLE.closure_by_fast else "LOAD_CLOSURE", low.cell(name), position)
+        low.put("LOAD_FAST" if CLOSURE_BY_FAST else "LOAD_CLOSURE", low.cell(name), position)
 
 
 def _load_from_dict_or_deref(low: Lowered, name: str, position: Position | None) -> None:
-    if "LOAD_FROM_DICT_OR_DEREF" in _CODES:
+    if "LOAD_FROM_DICT_OR_DEREF" in OPCODES:
         low.put("LOAD_FROM_DICT_OR_DEREF", low.cell(name), position)
     elif low.last_op == "LOAD_LOCALS":
         low.put("LOAD_CLASSDEREF", low.cell(name), position)
@@ -107,7 +125,7 @@ def _load_from_dict_or_deref(low: Lowered, name: str, position: Position | None)
 
 
 def _load_locals(low: Lowered, arg: None, position: Position | None) -> None:
-    if "LOAD_LOCALS" in _CODES:
+    if "LOAD_LOCALS" in OPCODES:
         low.put("LOAD_LOCALS", 0, position)
         return
     following = low.bytecode.instructions[low.index + 1 : low.index + 2]
@@ -119,7 +137,7 @@ def _push_null(low: Lowered, arg: None, position: Position | None) -> None:
     if not TABLE.null_first and low.last_op == "LOAD_GLOBAL" and low.previous("LOAD_GLOBAL", position):
         before = low.units[-1][1]
         assert isinstance(before, int)
-        low.units[-1] = (_CODES["LOAD_GLOBAL"], before | 1, position)
+        low.units[-1] = (OPCODES["LOAD_GLOBAL"], before | 1, position)
         return
     low.put("PUSH_NULL", 0, position)
 
@@ -127,17 +145,17 @@ def _push_null(low: Lowered, arg: None, position: Position | None) -> None:
 def _load_global(low: Lowered, name: str, position: Position | None) -> None:
     arg = low.name_index(name) << 1
     if TABLE.null_first and low.previous("PUSH_NULL", position):
-        low.units[-1] = (_CODES["LOAD_GLOBAL"], arg | 1, position)
+        low.units[-1] = (OPCODES["LOAD_GLOBAL"], arg | 1, position)
         return
     low.put("LOAD_GLOBAL", arg, position)
 
 
 def _load_attr(low: Lowered, name: str, position: Position | None) -> None:
-    low.put("LOAD_ATTR", low.name_index(name) << TABLE.attr_method_bit, position)
+    low.put("LOAD_ATTR", low.name_index(name) << ATTR_METHOD_BIT, position)
 
 
 def _load_method(low: Lowered, name: str, position: Position | None) -> None:
-    if TABLE.attr_method_bit:
+    if ATTR_METHOD_BIT:
         low.put("LOAD_ATTR", low.name_index(name) << 1 | 1, position)
     else:
         low.put("LOAD_METHOD", low.name_index(name), position)
@@ -145,7 +163,7 @@ def _load_method(low: Lowered, name: str, position: Position | None) -> None:
 
 def _load_super(method: int) -> Writer:
     def write(low: Lowered, shape: Any, position: Position | None) -> None:
-        if "LOAD_SUPER_ATTR" not in _CODES:
+        if "LOAD_SUPER_ATTR" not in OPCODES:
             raise low.fail("CPython 3.11 has no such instruction; call super")
         low.put("LOAD_SUPER_ATTR", low.name_index(shape.name) << 2 | shape.two_args << 1 | method, position)
 
@@ -153,7 +171,7 @@ def _load_super(method: int) -> Writer:
 
 
 def _binary_subscr(low: Lowered, arg: None, position: Position | None) -> None:
-    if "BINARY_SUBSCR" in _CODES:
+    if "BINARY_SUBSCR" in OPCODES:
         low.put("BINARY_SUBSCR", 0, position)
     else:
         low.put("BINARY_OP", len(BINARY_OPERATORS), position)
@@ -161,7 +179,7 @@ def _binary_subscr(low: Lowered, arg: None, position: Position | None) -> None:
 
 def _slice(with_slice: str, with_subscript: str) -> Writer:
     def write(low: Lowered, arg: None, position: Position | None) -> None:
-        if with_slice in _CODES:
+        if with_slice in OPCODES:
             low.put(with_slice, 0, position)
         else:
             low.put("BUILD_SLICE", 2, position)
@@ -171,11 +189,11 @@ def _slice(with_slice: str, with_subscript: str) -> Writer:
 
 
 def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
-    if TABLE.bool_jumps:
+    if BOOL_JUMPS:
         if low.last_op == "COMPARE_OP" and low.previous("COMPARE_OP", position):
             before = low.units[-1][1]
             assert isinstance(before, int)
-            low.units[-1] = (_CODES["COMPARE_OP"], before | TABLE.compare_bool_bit, position)
+            low.units[-1] = (OPCODES["COMPARE_OP"], before | TABLE.compare_bool_bit, position)
         else:
             low.put("TO_BOOL", 0, position)
         return
@@ -189,7 +207,7 @@ def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
 def _is_length_test(low: Lowered) -> bool:
     """Whether a comparison of GET_LEN with a constant precedes: the compiler knows that its result is a bool."""
     tail = [unit[0] for unit in low.units[low.barrier :][-3:]]
-    return tail[:1] == [_CODES["GET_LEN"]] and tail[1] in _CONSTANT_LOADS and tail[2:] == [_CODES["COMPARE_OP"]]
+    return tail[:1] == [OPCODES["GET_LEN"]] and tail[1] in _CONSTANT_LOADS and tail[2:] == [OPCODES["COMPARE_OP"]]
 
 
 def _is_format_test(low: Lowered) -> bool:
@@ -204,7 +222,7 @@ def _is_format_test(low: Lowered) -> bool:
 
 
 def _want_bool(low: Lowered, position: Position | None) -> None:
-    if not TABLE.bool_jumps or low.last_op in _GIVES_BOOL:
+    if not BOOL_JUMPS or low.last_op in _GIVES_BOOL:
         return
     if not _is_length_test(low) and not (low.last_op == "COMPARE_OP" and _is_format_test(low)):
         _to_bool(low, None, position)
@@ -220,12 +238,12 @@ def _binary_op(low: Lowered, operator: str, position: Position | None) -> None:
 
 
 def _compare_op(low: Lowered, operator: str, position: Position | None) -> None:
-    mask = _COMPARE_MASKS[operator] if TABLE.compare_masks else 0
+    mask = _COMPARE_MASKS[operator] if TABLE.compare_shift else 0
     low.put("COMPARE_OP", COMPARISONS.index(operator) << TABLE.compare_shift | mask, position)
 
 
 def _not_taken(low: Lowered, position: Position | None) -> None:
-    if TABLE.not_taken:
+    if NOT_TAKEN:
         low.not_taken = len(low.units)
         low.implied[low.not_taken] = low.index
         low.put("NOT_TAKEN", 0, position)
@@ -242,11 +260,11 @@ def _nop(low: Lowered, arg: None, position: Position | None) -> None:
         del low.implied[low.not_taken]
         low.not_taken = -2
         return
-    low.put("NOT_TAKEN" if TABLE.not_taken and low.last_op == "END_SEND" else "NOP", 0, position)
+    low.put("NOT_TAKEN" if NOT_TAKEN and low.last_op == "END_SEND" else "NOP", 0, position)
 
 
 def _jump(op: str) -> Writer:
-    forward, backward = TABLE.jumps[op]
+    forward, backward = JUMPS[op]
     tests_truth = op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
     conditional = op in _INVERSE
 
@@ -263,7 +281,7 @@ def _jump(op: str) -> Writer:
                 low.wait_ends[low.index] = len(low.units)
         else:  # this CPython has unconditional backward jumps only
             around = Label()
-            low.put(TABLE.jumps[_INVERSE[op]][0], around, position)
+            low.put(JUMPS[_INVERSE[op]][0], around, position)
             _not_taken(low, position)
             low.put("JUMP_BACKWARD", label, position)
             low.labels[around] = len(low.units)
@@ -283,11 +301,11 @@ def _for_iter(low: Lowered, label: Label, position: Position | None) -> None:
 def _send(low: Lowered, label: Label, position: Position | None) -> None:
     if label in low.labels:
         raise low.fail("SEND cannot jump backward")
-    low.put("SEND", label if TABLE.explicit_end_send else low.send_exits.setdefault(label, Label()), position)
+    low.put("SEND", label if EXPLICIT_END_SEND else low.send_exits.setdefault(label, Label()), position)
 
 
 def _end_send(low: Lowered, arg: None, position: Position | None) -> None:
-    if TABLE.explicit_end_send:
+    if EXPLICIT_END_SEND:
         low.put("END_SEND", 0, position)
         return
     # SEND of 3.11 drops the receiver itself and jumps behind this; other paths to here do not.
@@ -301,14 +319,16 @@ def _end_send(low: Lowered, arg: None, position: Position | None) -> None:
 
 
 def _pop_top(low: Lowered, arg: None, position: Position | None) -> None:
-    if not TABLE.intrinsics_1 and low.last_op in ("PRINT_EXPR", "IMPORT_STAR") and low.previous("LOAD_CONST", position):
+    is_statement = low.last_op in ("PRINT_EXPR", "IMPORT_STAR") and low.last_op in OPCODES
+    if is_statement and low.previous("LOAD_CONST", position):
         low.units.pop()
         return
-    if "JUMP_IF_TRUE_OR_POP" in _CODES and low.last_op.startswith("POP_JUMP_IF_") and low.previous("COPY", position, 2):
+    may_fuse = "JUMP_IF_TRUE_OR_POP" in OPCODES and low.last_op.startswith("POP_JUMP_IF_")
+    if may_fuse and low.previous("COPY", position, 2):
         for test in ("TRUE", "FALSE"):
             copied, jump = low.units[-2:]
             if copied[1] == 1 and low.previous(f"POP_JUMP_FORWARD_IF_{test}", position):
-                low.units[-2:] = [(_CODES[f"JUMP_IF_{test}_OR_POP"], jump[1], position)]
+                low.units[-2:] = [(OPCODES[f"JUMP_IF_{test}_OR_POP"], jump[1], position)]
                 return
     low.put("POP_TOP", 0, position)
 
@@ -324,9 +344,9 @@ def _names_position(low: Lowered, shape: Any, position: Position | None) -> Posi
     if depth is None or position is None:
         return position
     base = depth - shape.argc
-    for index in range(low.index - 1, -1, -1):
-        known, item = before[index], items[index]
-        if known is None or not isinstance(item, Instr):
+    for index, item in _back_along_a_path(items, low.index):
+        known = before[index]
+        if known is None:
             continue
         if item.op in _LOADS_METHOD and known + _LOADS_METHOD[item.op] == base:
             return item.position if item.lineno == position[0] else position
@@ -335,13 +355,32 @@ def _names_position(low: Lowered, shape: Any, position: Position | None) -> Posi
     return position
 
 
+def _back_along_a_path(items: Sequence[Item], index: int) -> Iterator[tuple[int, Instr]]:
+    """The instructions before `index`, backward; from a label that is only jumped to on at a jump to it."""
+    labels: list[Label] = []
+    while index > 0:
+        index -= 1
+        item = items[index]
+        if isinstance(item, Label):
+            labels.append(item)
+            continue
+        if labels and OPS[item.op].flow in ("jump", "return", "raise"):
+            jumps = ((i, jump) for i, jump in enumerate(items[:index]) if isinstance(jump, Instr))
+            found = next(((i, jump) for i, jump in jumps if isinstance(jump.arg, Label) and jump.arg in labels), None)
+            if found is None:
+                return
+            index, item = found
+        labels.clear()
+        yield index, item
+
+
 def _call_function_ex(low: Lowered, has_mapping: bool, position: Position | None) -> None:
     if not TABLE.ex_mapping:
         low.put("CALL_FUNCTION_EX", int(has_mapping), position)
         return
     if not has_mapping:
         low.reserve(1)
-        if len(low.units) > low.barrier and low.units[-1][0] == _CODES["LOAD_GLOBAL"]:
+        if len(low.units) > low.barrier and low.units[-1][0] == OPCODES["LOAD_GLOBAL"]:
             _push_null(low, None, low.units[-1][2])
         else:
             low.put("PUSH_NULL", 0, position)
@@ -350,10 +389,10 @@ def _call_function_ex(low: Lowered, has_mapping: bool, position: Position | None
 
 def _before_with(op: str, leave: str, enter: str) -> Writer:
     def write(low: Lowered, arg: None, position: Position | None) -> None:
-        if op in _CODES:
+        if op in OPCODES:
             low.put(op, 0, position)
             return
-        methods = TABLE.special_methods
+        methods = SPECIAL_METHODS
         low.put("COPY", 1, position)
         low.put("LOAD_SPECIAL", methods.index(leave), position)
         low.put("SWAP", 2, position)
@@ -372,7 +411,7 @@ def _end_async_for(low: Lowered, arg: None, position: Position | None) -> None:
 
 
 def _build_const_key_map(low: Lowered, n: int, position: Position | None) -> None:
-    if "BUILD_CONST_KEY_MAP" in _CODES:
+    if "BUILD_CONST_KEY_MAP" in OPCODES:
         low.put("BUILD_CONST_KEY_MAP", n, position)
         return
     low.put("UNPACK_SEQUENCE", n, position)  # value 1, ..., value n, key n, ..., key 1
@@ -409,11 +448,11 @@ def _import_name(op: str) -> Writer:
 
 
 def _pop_iter(low: Lowered, arg: None, position: Position | None) -> None:
-    low.put("POP_ITER" if "POP_ITER" in _CODES else "POP_TOP", 0, position)
+    low.put("POP_ITER" if "POP_ITER" in OPCODES else "POP_TOP", 0, position)
 
 
 def _call(low: Lowered, shape: Any, position: Position | None) -> None:
-    if TABLE.calls == "call_kw":
+    if "CALL_KW" in OPCODES:
         if not shape.kwnames:
             low.put("CALL", shape.argc, position)
             return
@@ -423,20 +462,20 @@ def _call(low: Lowered, shape: Any, position: Position | None) -> None:
         return
     if shape.kwnames:
         low.put("KW_NAMES", low.consts.index(shape.kwnames), _names_position(low, shape, position))
-    if TABLE.calls == "precall":
+    if "PRECALL" in OPCODES:
         low.put("PRECALL", shape.argc, position)
     low.put("CALL", shape.argc, position)
 
 
 def _part_bit(low: Lowered, part: str) -> int:
-    bit = TABLE.part_bits.get(part)
+    bit = PART_BITS.get(part)
     if bit is None:
         raise low.fail(f"functions of this CPython have no {part}")
     return bit
 
 
 def _make_function(low: Lowered, parts: Any, position: Position | None) -> None:
-    if not TABLE.function_attributes:
+    if not FUNCTION_ATTRIBUTES:
         low.put("MAKE_FUNCTION", sum(_part_bit(low, part) for part in parts), position)
         return
     low.put("MAKE_FUNCTION", 0, position)
@@ -446,32 +485,32 @@ def _make_function(low: Lowered, parts: Any, position: Position | None) -> None:
 
 
 def _set_function_attribute(low: Lowered, part: str, position: Position | None) -> None:
-    if not TABLE.function_attributes:
+    if not FUNCTION_ATTRIBUTES:
         raise low.fail("this CPython gives functions their parts in MAKE_FUNCTION")
     low.put("SET_FUNCTION_ATTRIBUTE", _part_bit(low, part), position)
 
 
 def _convert_value(low: Lowered, conversion: str, position: Position | None) -> None:
     number = CONVERSIONS.index(conversion) + 1
-    low.put("CONVERT_VALUE" if TABLE.strings == "convert_value" else "FORMAT_VALUE", number, position)
+    low.put("CONVERT_VALUE" if "CONVERT_VALUE" in OPCODES else "FORMAT_VALUE", number, position)
 
 
 def _format_simple(low: Lowered, arg: None, position: Position | None) -> None:
-    if TABLE.strings == "convert_value":
+    if "CONVERT_VALUE" in OPCODES:
         low.put("FORMAT_SIMPLE", 0, position)
     elif not (low.last_op == "CONVERT_VALUE" and low.previous("FORMAT_VALUE", position)):
         low.put("FORMAT_VALUE", 0, position)
 
 
 def _format_with_spec(low: Lowered, arg: None, position: Position | None) -> None:
-    if TABLE.strings == "convert_value":
+    if "CONVERT_VALUE" in OPCODES:
         low.put("FORMAT_WITH_SPEC", 0, position)
         return
     swaps = low.previous("SWAP", position) and low.previous("SWAP", position, 3)
     if swaps and low.previous("FORMAT_VALUE", position, 2):
         first, convert, second = low.units[-3:]
         if first[1] == second[1] == 2 and isinstance(convert[1], int) and 1 <= convert[1] <= 3:
-            low.units[-3:] = [(_CODES["FORMAT_VALUE"], convert[1] | 4, position)]
+            low.units[-3:] = [(OPCODES["FORMAT_VALUE"], convert[1] | 4, position)]
             return
     low.put("FORMAT_VALUE", 4, position)
 
@@ -481,8 +520,8 @@ def _unpack_ex(low: Lowered, pair: Any, position: Position | None) -> None:
 
 
 def _return_value(low: Lowered, arg: None, position: Position | None) -> None:
-    if TABLE.return_const and low.last_op == "LOAD_CONST" and low.previous("LOAD_CONST", position):
-        low.units[-1] = (_CODES["RETURN_CONST"], low.units[-1][1], position)
+    if "RETURN_CONST" in OPCODES and low.last_op == "LOAD_CONST" and low.previous("LOAD_CONST", position):
+        low.units[-1] = (OPCODES["RETURN_CONST"], low.units[-1][1], position)
         return
     low.put("RETURN_VALUE", 0, position)
 
@@ -500,11 +539,11 @@ def _statement(op: str) -> Writer:
     """An operation of one opcode on 3.11 that pushes nothing, and an intrinsic pushing None later."""
 
     def write(low: Lowered, arg: None, position: Position | None) -> None:
-        if op in TABLE.intrinsics_1:
-            low.put("CALL_INTRINSIC_1", TABLE.intrinsics_1[op], position)
-            return
-        low.put(op, 0, position)
-        _load_const(low, None, position)
+        if op in OPCODES:
+            low.put(op, 0, position)
+            _load_const(low, None, position)
+        else:
+            low.put("CALL_INTRINSIC_1", HELPERS["CALL_INTRINSIC_1"][op], position)
 
     return write
 
@@ -577,18 +616,17 @@ def _make_writers() -> dict[str, Writer]:
         "GET_AWAITABLE": _index("GET_AWAITABLE"),
         "PRINT_EXPR": _statement("PRINT_EXPR"),
         "IMPORT_STAR": _statement("IMPORT_STAR"),
-        "CALL_INTRINSIC_1": _named_intrinsic("CALL_INTRINSIC_1", TABLE.intrinsics_1),
-        "CALL_INTRINSIC_2": _named_intrinsic("CALL_INTRINSIC_2", TABLE.intrinsics_2),
     }
-    writers.update({op: _jump(op) for op in TABLE.jumps})
+    writers.update({op: _jump(op) for op in JUMPS})
     writers.update({"FOR_ITER": _for_iter, "SEND": _send})
-    for call, numbers in (("CALL_INTRINSIC_1", TABLE.intrinsics_1), ("CALL_INTRINSIC_2", TABLE.intrinsics_2)):
+    for call, numbers in HELPERS.items():
+        writers[call] = _named_intrinsic(call, numbers)
         writers.update({op: _intrinsic(call, numbers, op) for op in numbers if op in OPS and op not in writers})
-    if "LOAD_ASSERTION_ERROR" not in _CODES:
+    if "LOAD_ASSERTION_ERROR" not in OPCODES:
         writers["LOAD_ASSERTION_ERROR"] = _load_assertion_error
-    if "BUILD_INTERPOLATION" not in _CODES:
+    if "BUILD_INTERPOLATION" not in OPCODES:
         writers["BUILD_INTERPOLATION"] = _missing
-    writers.update({op: _missing for op in OPS if op not in writers and op not in _CODES})
+    writers.update({op: _missing for op in OPS if op not in writers and op not in OPCODES})
     return writers
 
 
