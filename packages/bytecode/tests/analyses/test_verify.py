@@ -242,8 +242,8 @@ def test_sizes_beyond_what_compilers_write():
     deep = [Instr("LOAD_CONST", i) for i in range(30000)]
     names = [f"v{i}" for i in range(300)]
     bytecode = function(
-        *stores, *loads, NONE, Instr("POP_JUMP_IF_NONE", A), *far, A, *deep, Instr("BUILD_TUPLE", 30000), RETURN,
-        varnames=names,
+        Instr("RESUME", 0), *stores, *loads, NONE, Instr("POP_JUMP_IF_NONE", A), *far, A, *deep,
+        Instr("BUILD_TUPLE", 30000), RETURN, varnames=names,
     )  # fmt: skip
     verify(bytecode)
     code = encode(bytecode)

@@ -27,6 +27,10 @@ LOOKS_INSIDE = (
 )
 
 
+#: Tests that count events, lines and frames: their outcomes differ by the frame that a split adds.
+COUNTS_EVENTS = ["test_sys_setprofile", "test_sys_settrace", "test_monitoring", "test_bdb"]
+
+
 def rows(*arguments):
     done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -44,3 +48,13 @@ def test_same_outcomes_split_in_two(long_run):
     assert cut == plain
     print(f"{sum(row['run'] for row in plain)} of CPython's tests with functions cut in two: {counts}")
     assert counts["cut"] > 300
+
+
+def test_tools_run_through_halves(long_run):
+    """Profilers, tracers, debuggers and `sys.monitoring` see all halves of functions, and none crashes."""
+    pytest.importorskip("test.test_sys_setprofile", reason="this CPython came without its tests")
+    names = COUNTS_EVENTS if long_run else COUNTS_EVENTS[:1]
+    plain, _ = rows("--plain", *names)
+    cut, counts = rows("--seed", "0", *names)
+    assert [(row["module"], row["run"]) for row in cut] == [(row["module"], row["run"]) for row in plain]
+    assert counts["cut"] > 30

@@ -11,6 +11,7 @@ slot's parameter says its kind to the verifier (`slots.carrier_name`, `variable_
 Note [RESUME comes last]: the interpreter serves signals at RESUME, so a KeyboardInterrupt may arise there. The frame
 must be complete by then, and the exception must go to the handler of the resume point, or a `with` block would not be
 exited. So RESUME follows the instructions that rebuild the frame, in a region of its own; none before it can raise.
+They have no line: a debugger that sets `f_lineno` could jump to them, and the arguments are gone by then.
 """
 
 from __future__ import annotations
@@ -223,9 +224,9 @@ def _parameters(
 class _Entry:
     """Emits the instructions before the resume point, which restore cells, locals and the stack."""
 
-    def __init__(self, plan: _Plan, position: Position | None) -> None:
+    def __init__(self, plan: _Plan) -> None:
         self.plan = plan
-        self.position = position
+        self.position: Position | None = None
         self.out: list[Item] = []
         self.temporaries: list[str] = []
 
@@ -317,11 +318,12 @@ class _Entry:
 
 
 def _entry(plan: _Plan, start: Label, resume: Label, position: Position | None) -> _Entry:
-    entry = _Entry(plan, position)
+    entry = _Entry(plan)
     entry.bring_cells()
     entry.unbind_missing()
     entry.fill_slots()
     entry.push_stack()
+    entry.position = position
     entry.out.append(start)
     entry.emit("NOP")  # CPython 3.11 looks for the handler of a trace function's exception one instruction before
     entry.emit("RESUME", 0)

@@ -26,6 +26,7 @@ class VersionTable:
     `generators_iterate`: a generator expression calls iter() itself, before it becomes a generator.
     `import_modes`: the operations that IMPORT_NAME stands for, by the low two bits of its operand.
     `resume_mask`: the bits of RESUME's operand that say where it stands.
+    `resume_first`: tools (`sys.monitoring`, a profiler) crash on an exception in a frame that has not run a RESUME.
     """
 
     version: tuple[int, int]
@@ -44,6 +45,7 @@ class VersionTable:
     generators_iterate: bool = False
     import_modes: tuple[str, ...] = ()
     resume_mask: int = 3
+    resume_first: bool = False
 
 
 _311: Final = VersionTable(version=(3, 11), null_first=True)
@@ -79,6 +81,7 @@ _315: Final = replace(
     generators_iterate=True,
     import_modes=("IMPORT_NAME_MAYBE_LAZY", "IMPORT_NAME_LAZY", "IMPORT_NAME"),
     resume_mask=7,
+    resume_first=True,
 )
 
 TABLES: Final = {table.version: table for table in (_311, _312, _313, _314, _315)}

@@ -33,6 +33,8 @@ def _prologue(low: Lowered) -> None:
         low.put("COPY_FREE_VARS", len(low.bytecode.freevars), None)
     for name in low.bytecode.cellvars:
         low.put("MAKE_CELL", low.slot(name), None)
+    if not low.bytecode.is_generator:
+        low.resume_first(0)
     low.barrier = len(low.units)
 
 

@@ -6,9 +6,11 @@ from typing import TypeAlias
 
 from framesmith_bytecode.analyses.borrow import borrowable
 from framesmith_bytecode.analyses.bound import possibly_unbound
+from framesmith_bytecode.analyses.resumed import raises_before_resume
 from framesmith_bytecode.analyses.spans import BytecodeError, describe
 from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.cpython.opcodes import BORROWS, OPCODES, UNCHECKED_FAST
+from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, Position
 from framesmith_bytecode.writing.constants import ConstantPool
 
@@ -56,6 +58,12 @@ class Lowered:
     def put(self, name: str, arg: int | Label, position: Position | None) -> None:
         """Append an instruction by its version name."""
         self.units.append((OPCODES[name], arg, position))
+
+    def resume_first(self, start: int) -> None:
+        """Append the RESUME that a frame needs before item `start` if something may raise before its own."""
+        if TABLE.resume_first and raises_before_resume(self.bytecode, self.stack_states, self.unbound, start):
+            line = self.bytecode.firstlineno
+            self.put("RESUME", 0, Position(line, line, 0, 0))
 
     def reserve(self, slots: int) -> None:
         """Slots above those before the item that its instructions need meanwhile."""

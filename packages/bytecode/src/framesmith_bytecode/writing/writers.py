@@ -526,6 +526,11 @@ def _return_value(low: Lowered, arg: None, position: Position | None) -> None:
     low.put("RETURN_VALUE", 0, position)
 
 
+def _return_generator(low: Lowered, arg: None, position: Position | None) -> None:
+    low.put("RETURN_GENERATOR", 0, position)
+    low.resume_first(low.index + 1)
+
+
 def _yield_value(low: Lowered, arg: int | None, position: Position | None) -> None:
     default = TABLE.yield_index or 0
     low.put("YIELD_VALUE", default if arg is None or TABLE.yield_index is None else arg, position)
@@ -611,6 +616,7 @@ def _make_writers() -> dict[str, Writer]:
         "FORMAT_WITH_SPEC": _format_with_spec,
         "UNPACK_EX": _unpack_ex,
         "RETURN_VALUE": _return_value,
+        "RETURN_GENERATOR": _return_generator,
         "YIELD_VALUE": _yield_value,
         "RESUME": _index("RESUME"),
         "GET_AWAITABLE": _index("GET_AWAITABLE"),
