@@ -122,12 +122,12 @@ def test_no_line_leads_to_the_start_of_a_continuation():
     known = Analyses(decode(loops.__code__))
     index = next(i for i, item in enumerate(known.bytecode.instructions) if getattr(item, "op", "") == "FOR_ITER")
     code = make_continuation(known, index).bytecode
-    places = [(item.op, item.position) for item in code.instructions if isinstance(item, Instr)]
-    at = [op for op, _ in places].index("NOP")
+    lines = [(item.op, item.position) for item in code.instructions if isinstance(item, Instr)]
+    at = [op for op, _ in lines].index("NOP")
     assert at > 0
-    assert {position for _, position in places[:at]} == {None}
-    assert places[at][1] is not None
-    assert places[at + 1][0] == "RESUME"
+    assert {position for _, position in lines[:at]} == {None}
+    assert lines[at][1] is not None
+    assert lines[at + 1][0] == "RESUME"
 
 
 def test_code_that_resumes_first_stays_as_it_is():

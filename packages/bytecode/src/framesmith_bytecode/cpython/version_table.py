@@ -1,4 +1,4 @@
-"""The differences between CPython versions that its opcodes do not tell: one row each, of what changed in it."""
+"""The differences between CPython versions that do not follow from its opcodes: a row of changes for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionTable:
-    """What one CPython version does.
+    """The behaviour of one CPython version.
 
     `null_first`: the NULL of a call is under the callable (else above it).
     `for_exit`: opcodes at the target of FOR_ITER, skipped when the iterator is exhausted.
