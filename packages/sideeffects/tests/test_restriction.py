@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
-from sideeffects_fakes import Constant, NewObject, existing, new
+from typing import Any
 
+import pytest
+from sideeffects_fakes import Constant, Container, NewObject, existing, new
+
+from framesmith_guards import LocalSource
 from framesmith_sideeffects import Journal, MutationRefused
 
 
 class Plain:
     """Any class."""
+
+
+class Forgetful(Container):
+    """A container that cannot return to an earlier state."""
+
+    saved = None  # type: ignore[assignment]
+
+
+def forgetful(journal: Journal[Any], name: str) -> Forgetful:
+    found = Forgetful(list, source=LocalSource(name))
+    journal.track_existing(found, [])
+    return found
 
 
 def test_a_body_may_change_values_that_it_makes() -> None:
@@ -24,9 +39,11 @@ def test_a_body_may_change_values_that_it_makes() -> None:
 
 def test_older_values_are_refused_by_name() -> None:
     journal = Journal()
-    made, obj = new(journal, list), existing(journal, "obj", Plain())
+    made, obj = forgetful(journal, "items"), existing(journal, "obj", Plain())
     with journal.nested("the body of map"):
-        with pytest.raises(MutationRefused, match="the body of map may not change a Container, which is older"):
+        with pytest.raises(
+            MutationRefused, match=r"the body of map may not change a list from L\['items'\], which is older"
+        ):
             journal.mutate(made)
         for change in (lambda: journal.store_attr(obj, "a", Constant(1)), lambda: journal.delete_attr(obj, "a")):
             with pytest.raises(MutationRefused, match=r"a Plain from L\['obj'\]") as caught:
@@ -39,7 +56,7 @@ def test_older_values_are_refused_by_name() -> None:
 def test_values_found_in_the_body_are_older_too() -> None:
     journal = Journal()
     with journal.nested("a body"):
-        met = existing(journal, "items", [])
+        met = forgetful(journal, "items")
         with pytest.raises(MutationRefused):
             journal.mutate(met)
 
@@ -59,7 +76,7 @@ def test_globals_and_calls_are_outside() -> None:
 
 def test_a_body_may_be_opened_to_values_and_an_inner_one_not_more_than_both() -> None:
     journal = Journal()
-    a, b = existing(journal, "a", []), existing(journal, "b", [])
+    a, b = forgetful(journal, "a"), forgetful(journal, "b")
     with journal.nested("outer", open_to=[a]):
         journal.mutate(a)
         with journal.nested("inner", open_to=[a, b]):
@@ -70,3 +87,51 @@ def test_a_body_may_be_opened_to_values_and_an_inner_one_not_more_than_both() ->
             journal.mutate(a)
         journal.mutate(a)
     journal.mutate(b)
+
+
+def items(journal: Journal[Any]) -> Container:
+    found = existing(journal, "items", [])
+    found.items = [Constant(1)]
+    return found
+
+
+def test_a_body_may_change_contents_that_it_restores() -> None:
+    journal: Journal[Any] = Journal()
+    found = items(journal)
+    with journal.nested("a body"):
+        journal.mutate(found)
+        [kept] = found.items
+        found.items = [Constant(2)]
+        journal.mutate(found)
+        found.items = [kept]
+    assert journal.is_empty()
+    journal.mutate(found)
+    with journal.nested("a body"):
+        journal.mutate(found)
+    assert not journal.is_empty()
+
+
+def test_contents_that_are_not_restored_are_refused_at_the_end() -> None:
+    journal: Journal[Any] = Journal()
+    found = items(journal)
+    with pytest.raises(MutationRefused, match="a body may not change a list"), journal.nested("a body"):
+        journal.mutate(found)
+        found.items = [Constant(2)]
+    with pytest.raises(KeyError), journal.nested("a body"):
+        raise KeyError
+
+
+def test_an_inner_body_restores_what_an_outer_one_changes() -> None:
+    journal: Journal[Any] = Journal()
+    found = items(journal)
+    with journal.nested("outer"):
+        journal.mutate(found)
+        [first] = found.items
+        found.items = [Constant(2)]
+        with journal.nested("inner"):
+            journal.mutate(found)
+            [second] = found.items
+            found.items = [Constant(3)]
+            found.items = [second]
+        found.items = [first]
+    assert journal.is_empty()

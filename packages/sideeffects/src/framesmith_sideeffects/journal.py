@@ -83,14 +83,14 @@ class Journal(Generic[V]):
         known = self._objects.get(id(obj))
         return None if known is None else known[1]
 
-    def _require(self, value: TracedValue) -> Mutation:
+    def _require(self, value: TracedValue, *, contents: bool = False) -> Mutation:
         if value.mutation is None or id(value) not in self._tracked:
             raise NotTracked(f"{type(value).__name__} may not be mutated: it is not tracked by this journal")
         if id(value) in self._lent:
             raise MutationRefused("the trace", f"a {described(value)}, which it does not make")
         for body in reversed(self._bodies):
             why = body.why_refused(value)
-            if why is not None:
+            if why is not None and not (contents and body.borrows(value, why)):
                 raise MutationRefused(body.name, why)
         return value.mutation
 
@@ -100,15 +100,23 @@ class Journal(Generic[V]):
     def nested(self, name: str, open_to: Iterable[TracedValue] = ()) -> Iterator[None]:
         """Context manager for tracing a nested body, which may change values that it makes and those in `open_to`.
 
-        Other mutations raise MutationRefused with the body's `name`. An inner body is bound by the outer ones too.
+        It may change the contents of other `Restorable` values if it has undone that by its end, as
+        `torch.func.functional_call` does with parameters: then no change is noted. Other mutations raise
+        MutationRefused with the body's `name`. An inner body is bound by the outer ones too.
         """
-        around = self._bodies
+        around, changed = self._bodies, {*self._changes}
         body = NestedBody(name, frozenset(self._tracked), frozenset(id(value) for value in open_to))
         self._bodies = (*around, body)
         try:
             yield
         finally:
             self._bodies = around
+        for one in body.borrowed.values():
+            if not one.is_undone():
+                raise MutationRefused(name, one.why)
+            one.container.restore(one.before)
+            if (key := ("contents", id(one.container))) not in changed:
+                self._changes.pop(key, None)
 
     def _refuse_outside(self, what: str) -> None:
         if self._bodies:
@@ -118,7 +126,7 @@ class Journal(Generic[V]):
 
     def mutate(self, value: TracedValue) -> None:
         """Note that a container's contents change. Raises NotTracked when the value is immutable here."""
-        self._require(value)
+        self._require(value, contents=True)
         key = ("contents", id(value))
         known = self._changes.get(key)
         version = known.version + 1 if isinstance(known, ContentsChange) else 1

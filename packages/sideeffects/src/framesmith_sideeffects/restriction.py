@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from framesmith_sideeffects.protocol import TracedValue, is_new
+from framesmith_sideeffects.protocol import Restorable, TracedValue, is_new
 
 
 class MutationRefused(TypeError):
@@ -24,12 +24,29 @@ class NotMadeHere(TypeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A container that a body has changed, its state before, and why the change is refused unless it is undone."""
+
+    container: Restorable
+    before: object
+    why: str
+
+    def is_undone(self) -> bool:
+        """Whether the container is as it was before."""
+        return self.container.saved() == self.before
+
+
+@dataclass(frozen=True, slots=True)
 class NestedBody:
-    """A body being traced. `older`: ids of values tracked before it; `open_to`: ids of values that it may change."""
+    """A body being traced. `older`: ids of values tracked before it; `open_to`: ids of values that it may change.
+
+    `borrowed`: other values that it has changed, by id; it has to restore them.
+    """
 
     name: str
     older: frozenset[int]
     open_to: frozenset[int]
+    borrowed: dict[int, Borrowed] = field(default_factory=dict)
 
     def why_refused(self, value: TracedValue) -> str | None:
         """The reason why the body may not change a tracked value, or None."""
@@ -38,6 +55,14 @@ class NestedBody:
         if is_new(value) and id(value) not in self.older:
             return None
         return f"a {described(value)}, which is older than it"
+
+    def borrows(self, value: TracedValue, why: str) -> bool:
+        """Keep the state of a value that the body is about to change; False where the value has no state to keep."""
+        if not isinstance(value, Restorable):
+            return False
+        if id(value) not in self.borrowed:
+            self.borrowed[id(value)] = Borrowed(value, value.saved(), why)
+        return True
 
 
 def described(value: TracedValue) -> str:

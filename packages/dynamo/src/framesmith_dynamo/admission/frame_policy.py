@@ -35,8 +35,8 @@ TORCH_NOT_INLINED = ModulePatterns(
     "library", "_library.", "_ops", "serialization", "random", "testing.", "utils.data.", "hub", "storage", "_compile",
     "compiler.",
 )  # fmt: skip
-#: Exceptions: the Python code of `torch.vmap`, up to the functions that have handlers.
-TORCH_PARTS_INLINED = ModulePatterns("_functorch.apis", "_functorch.vmap")
+#: Exceptions: the Python code of `torch.vmap` and `functional_call`, up to the functions that have handlers.
+TORCH_PARTS_INLINED = ModulePatterns("_functorch.apis", "_functorch.vmap", "_functorch.functional_call")
 #: Exceptions by function: the call of an `fx.GraphModule`,
 TORCH_INLINED = frozenset({
     ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),

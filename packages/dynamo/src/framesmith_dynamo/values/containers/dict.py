@@ -49,6 +49,22 @@ class Entry:
     value: Value
 
 
+@dataclass(eq=False)
+class DictState:
+    """The entries of a dict at one moment, and what it noted of changes; equal if the dict has the same entries."""
+
+    entries: dict[object, Entry]
+    marks: tuple[set[object], dict[object, Value], dict[object, Value], bool]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DictState) and self._items() == other._items()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _items(self) -> list[tuple[object, int]]:
+        return [(hashed, id(resolved(entry.value))) for hashed, entry in self.entries.items()]
+
+
 class DictValue(MutableContainer, MappingValue):
     """A dict. Entries are found by their keys' `hash_key`. Create new ones with `new_dict`.
 
@@ -313,6 +329,17 @@ class DictValue(MutableContainer, MappingValue):
     def m___reversed__(self, tr: Tracer) -> Value:
         keys = self.keys_now(tr)[::-1]
         return tracked(tr, ConsumingIterator(type(reversed(self.cls())), keys, self, backwards=True))
+
+    # Earlier states, for bodies that undo what they do
+
+    def saved(self) -> DictState:
+        entries = {hashed: Entry(entry.key, entry.value) for hashed, entry in self.entries.items()}
+        marks = ({*self.found}, {**self.stored}, {**self.deleted}, self.reordered)
+        return DictState(entries, marks)
+
+    def restore(self, saved: DictState) -> None:
+        self.entries = saved.entries
+        self.found, self.stored, self.deleted, self.reordered = saved.marks
 
     # Back to bytecode
 
