@@ -17,6 +17,7 @@ import torch
 
 import framesmith_frames as frames
 from framesmith_dynamo import FrameConverter, FrameEvent
+from framesmith_guards.values.constants import FROZEN_DICTS
 
 
 def run_eagerly(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -100,7 +101,7 @@ def same(a: Any, b: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool
         return a.numel() == 0 or torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
     if isinstance(a, list | tuple | collections.deque):
         return len(a) == len(b) and all(same(x, y, seen) for x, y in zip(a, b)) and same_attributes(a, b, seen)
-    if isinstance(a, dict):
+    if isinstance(a, (dict, *FROZEN_DICTS)):
         return list(a) == list(b) and all(same(a[key], b[key], seen) for key in a) and same_attributes(a, b, seen)
     if isinstance(a, set | frozenset):
         return set(a) == set(b) and same_attributes(a, b, seen)

@@ -13,10 +13,12 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import between, folding, handles, named
 from framesmith_dynamo.values.containers import (
+    FrozenDictValue,
     NamedTupleValue,
     SizeValue,
     SliceValue,
     TupleValue,
+    frozen_of,
     frozenset_of,
     has_named_items,
     index_of,
@@ -27,6 +29,7 @@ from framesmith_dynamo.values.containers import (
     new_set,
     set_of,
 )
+from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.binding import bind
 from framesmith_dynamo.values.functions.functions import FunctionValue
@@ -34,6 +37,7 @@ from framesmith_dynamo.values.iteration.consuming import listed, tupled
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
 from framesmith_guards import AttrSource
+from framesmith_guards.values.constants import FROZEN_DICTS
 
 
 @handles(list)
@@ -78,6 +82,22 @@ def _dict(cls: type, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 for _cls in (dict, OrderedDict):
     handles(_cls)(functools.partial(_dict, _cls))
+
+
+@handles(*FROZEN_DICTS)
+def _frozen_dict(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    (cls,) = FROZEN_DICTS
+    given = between(tr, cls, args, {}, 0, 1)
+    if given and isinstance(given[0], FrozenDictValue) and not kwargs:
+        return given[0]
+    pairs = [] if not given else list(pairs_of(tr, given[0], cls))
+    return frozen_of(tr, [*pairs, *((tr.constant(name), value) for name, value in kwargs.items())])
+
+
+@handles(*(cls.fromkeys for cls in FROZEN_DICTS))
+def _frozen_from_keys(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    keys, *rest = between(tr, FROZEN_DICTS[0].fromkeys, args, kwargs, 1, 2)
+    return FrozenDictValue().m_fromkeys(tr, keys, *rest)
 
 
 @handles(defaultdict)

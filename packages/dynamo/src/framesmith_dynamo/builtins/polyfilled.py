@@ -19,7 +19,7 @@ from framesmith_dynamo.values.callables import Handler, between, handles, inlini
 from framesmith_dynamo.values.containers import new_dict
 from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.functions.functions import MethodValue
-from framesmith_dynamo.values.functions.partials import PartialValue
+from framesmith_dynamo.values.functions.partials import PartialValue, filled, is_placeholder
 from framesmith_dynamo.values.lookup.static import type_lookup
 
 if TYPE_CHECKING:
@@ -136,8 +136,10 @@ def _method(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _partial(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args or type_lookup(args[0].python_type(), "__call__") is None:
         refuse(tr, functools.partial, args, kwargs)
-    inner, first, given = args[0], args[1:], dict(kwargs)
+    inner, first, given = args[0], list(args[1:]), dict(kwargs)
+    if (first and is_placeholder(first[-1])) or any(map(is_placeholder, given.values())):
+        refuse(tr, functools.partial, args, kwargs)
     if isinstance(inner, PartialValue):
-        first, given = (*inner.args, *first), {**inner.keywords_now(tr), **given}
+        first, given = filled(inner.args, first), {**inner.keywords_now(tr), **given}
         inner = inner.function
     return PartialValue(inner, first, new_dict(tr, [(tr.constant(key), value) for key, value in given.items()]))

@@ -16,6 +16,7 @@ from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceSta
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TOO_LONG, TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
+from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
     AttrSource,
@@ -30,6 +31,7 @@ from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
 from framesmith_sideeffects import MutationRefused
 
 if TYPE_CHECKING:
+    from framesmith_bytecode import Instr
     from framesmith_dynamo.admission.costly_callees import CostlyCallees
     from framesmith_dynamo.graph.symbols import ShapePolicy
     from framesmith_frames import FrameInfo
@@ -67,6 +69,8 @@ class Ending:
 
 def route(frame: Frame, raised: TracedRaise) -> None:
     """Continue at the handler of the running instruction; the exception leaves the frame if there is none."""
+    if isinstance(raised.value, ExceptionValue) and not _raises_again(frame.code.instrs[frame.pc - 1]):
+        raised.value.traceback = object()  # with a further entry
     protection = frame.code.protections[frame.pc - 1]
     if protection is None:
         if frame.state.suspended_generators:
@@ -82,6 +86,11 @@ def route(frame: Frame, raised: TracedRaise) -> None:
     frame.pc = protection.target
     if frame.state.suspended_generators:
         abandoned.close_abandoned(frame)
+
+
+def _raises_again(instr: Instr) -> bool:
+    """Whether an instruction raises an exception with the traceback that it has."""
+    return instr.op == "RERAISE" or (instr.op == "RAISE_VARARGS" and instr.arg == 0)
 
 
 def run_frame(frame: Frame, error: Value | None = None) -> Value:

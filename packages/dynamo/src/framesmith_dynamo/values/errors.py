@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.lookup.static import type_lookup
+from framesmith_guards.values.constants import FROZEN_DICTS, SINGLETON_TYPES
 
 #: Builtin types whose objects are safe operands: they run no code but their own.
 PLAIN: Final = (
@@ -33,9 +34,10 @@ PLAIN: Final = (
     slice,
     types.BuiltinFunctionType,
     types.ModuleType,
+    *SINGLETON_TYPES,
 )
 #: Builtin containers, whose stand-ins are empty: their items may be anything.
-EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque)
+EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque, *FROZEN_DICTS)
 #: Dicts, and their views, which exist with a dict only.
 _MAPPINGS: Final[Sequence[dict[Any, Any]]] = ({}, OrderedDict())
 VIEWS: Final[Mapping[type, Any]] = {

@@ -62,7 +62,7 @@ def same_keys(value: object, expected: tuple[object, ...]) -> bool:
 
 def has_key(value: Any, expected: object) -> bool:
     """Whether a dict or frozendict (past its class) or set has a constant; never by iterating: that may consume it."""
-    kind = next((kind for kind in (dict, *FROZEN_DICTS) if issubclass(type(value), kind)), type(value))
+    kind: Any = next((kind for kind in (dict, *FROZEN_DICTS) if issubclass(type(value), kind)), type(value))
     return bool(kind.__contains__(value, expected))
 
 

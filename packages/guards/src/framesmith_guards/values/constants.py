@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
 import math
 import sys
 import types
+import typing
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -30,6 +32,12 @@ def builtin_type(name: str) -> tuple[type, ...]:
     return () if found is None else (found,)
 
 
+#: The types of single objects of the library: `functools.Placeholder` (3.14), `typing.NoDefault` (3.13).
+SINGLETON_TYPES: Final = tuple(
+    type(getattr(module, name))
+    for module, name in ((functools, "Placeholder"), (typing, "NoDefault"))
+    if hasattr(module, name)
+)
 _BY_EQUALITY: Final = frozenset({bool, int, str, bytes, torch.device})
 _BY_IDENTITY: Final = (
     types.NoneType,
@@ -44,9 +52,10 @@ _BY_IDENTITY: Final = (
     types.BuiltinFunctionType,
     types.ModuleType,
     *builtin_type("sentinel"),
+    *SINGLETON_TYPES,
 )
 #: Dicts that never change: frozendict, where this CPython has it.
-FROZEN_DICTS: Final = builtin_type("frozendict")
+FROZEN_DICTS: Final[tuple[Any, ...]] = builtin_type("frozendict")
 _MAPPINGS: Final[tuple[type, ...]] = (dict, OrderedDict, *FROZEN_DICTS)
 
 

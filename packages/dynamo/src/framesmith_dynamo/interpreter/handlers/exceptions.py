@@ -9,6 +9,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.objects.exception_groups import match_group, raised_again
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 
 EXCEPTION_CAUSE = register_break(
@@ -89,10 +90,44 @@ def check_exc_match(frame: Frame, instr: Instr) -> None:
     frame.push(frame.constant(matches(frame, frame.peek(1), wanted)))
 
 
+@interprets("CHECK_EG_MATCH")
+def check_eg_match(frame: Frame, instr: Instr) -> None:
+    """(exception, type) becomes (rest, match), for `except*`; the match is the exception being handled."""
+    wanted = frame.pop()
+    error = frame.pop()
+    check_star_classes(frame, wanted)
+    match, rest = match_group(frame, error, wanted)
+    if not match.is_none():
+        frame.state.handled = match
+    frame.push(rest)
+    frame.push(match)
+
+
+@interprets("PREP_RERAISE_STAR")
+def prep_reraise_star(frame: Frame, instr: Instr) -> None:
+    """(original, exceptions) becomes what `except*` raises again, or None."""
+    exceptions = frame.pop().unpack(frame)
+    frame.push(raised_again(frame, frame.pop(), exceptions))
+
+
+def check_star_classes(frame: Frame, wanted: Value) -> None:
+    """Raise the program's TypeError for what `except*` cannot catch: other objects than exceptions, and groups."""
+    classes = wanted.unpack(frame) if issubclass(wanted.python_type(), tuple) else [wanted]
+    for cls in classes:
+        check_class(frame, cls)
+    if any(issubclass(cls.as_constant(), BaseExceptionGroup) for cls in classes):
+        frame.raise_(TypeError, "catching ExceptionGroup with except* is not allowed. Use except instead.")
+
+
+def check_class(frame: Frame, wanted: Value) -> None:
+    """Raise the program's TypeError for what cannot be caught."""
+    if not issubclass(wanted.python_type(), type) or not issubclass(wanted.as_constant(), BaseException):
+        frame.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+
+
 def matches(frame: Frame, error: Value, wanted: Value) -> bool:
     """Whether an exception is of a class, or of one in a tuple."""
     if issubclass(wanted.python_type(), tuple):
         return any(matches(frame, error, item) for item in wanted.unpack(frame))
-    if not issubclass(wanted.python_type(), type) or not issubclass(wanted.as_constant(), BaseException):
-        frame.raise_(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+    check_class(frame, wanted)
     return issubclass(error.python_type(), wanted.as_constant())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framesmith_bytecode import ITERATOR_SLOTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.generator import GeneratorValue, stop_iteration_error
+from framesmith_dynamo.interpreter.generator import GeneratorValue
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.handlers.jumps import push_iterator
 from framesmith_dynamo.values.base import TracedRaise, Value
@@ -71,12 +71,3 @@ def cleanup_throw(frame: Frame, instr: Instr) -> None:
     del frame.stack[-1 - ITERATOR_SLOTS :]
     push_iterator(frame, frame.constant(None))
     frame.push(error.getattr_(frame, "value"))
-
-
-@interprets("CALL_INTRINSIC_1")
-def call_intrinsic(frame: Frame, instr: Instr) -> None:
-    """A StopIteration escaping from a generator's body becomes a RuntimeError; other intrinsics make types."""
-    if instr.arg != "STOPITERATION_ERROR":
-        frame.pop().unsupported(f"the interpreter helper {instr.arg}")
-    error = frame.pop()
-    frame.push(stop_iteration_error(frame, error) if issubclass(error.python_type(), StopIteration) else error)

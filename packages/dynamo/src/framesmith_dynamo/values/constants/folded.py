@@ -14,33 +14,41 @@ from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
+from framesmith_dynamo.values.constants.lazy_types import LAZY_TYPE, TYPE_PARAMETERS, why_not_evaluated
 from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource
+from framesmith_guards.values.constants import SINGLETON_TYPES, builtin_type, is_constant
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
 #: Types of unions, which are one type on newer versions.
 UNIONS: Final[tuple[type, ...]] = tuple({types.UnionType: None, type(typing.Union[int, str]): None})  # noqa: UP007
-#: Exact types whose objects never change.
-IMMUTABLE_C_TYPES: Final = (
-    types.GenericAlias,
-    *UNIONS,
-    type(typing.Any),
-    type(typing.List[int]),  # noqa: UP006
-    type(typing.Callable[[int], int]),
-    type(Callable[[int], int]),
-    type(typing.List),  # noqa: UP006
-    type(typing.Tuple),  # noqa: UP006
-    type(typing.Callable),
-    type(typing.Optional),
-    typing.TypeVar,
-    re.Pattern,
-    type(dataclasses._FIELD),  # type: ignore[attr-defined]
-    type(dataclasses.MISSING),
-    types.MemberDescriptorType,
-    types.GetSetDescriptorType,
+#: Exact types whose objects never change; some are one type on newer versions.
+IMMUTABLE_C_TYPES: Final = tuple(
+    dict.fromkeys(
+        (
+            types.GenericAlias,
+            *UNIONS,
+            type(typing.Any),
+            type(typing.List[int]),  # noqa: UP006
+            type(typing.Callable[[int], int]),
+            type(Callable[[int], int]),
+            type(typing.List),  # noqa: UP006
+            type(typing.Tuple),  # noqa: UP006
+            type(typing.Callable),
+            type(typing.Optional),
+            re.Pattern,
+            type(dataclasses._FIELD),  # type: ignore[attr-defined]
+            type(dataclasses.MISSING),
+            types.MemberDescriptorType,
+            types.GetSetDescriptorType,
+            *builtin_type("sentinel"),
+            *SINGLETON_TYPES,
+            *TYPE_PARAMETERS,
+        )
+    )
 )
 #: Attributes that identify an object of a type whose objects are made again and again, or have no weak references.
 IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
@@ -64,6 +72,8 @@ class FoldedValue(KnownValue):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
             return tr.constant(type(self.obj))
+        if why := why_not_evaluated(tr, self.obj, name):
+            raise GraphBreak(LAZY_TYPE, f"{name!r} of {self.obj!r}: {why}")
         try:
             found = getattr(self.obj, name)
         except AttributeError as error:
@@ -162,7 +172,7 @@ def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an object found at a source, guarded by identity or by all attributes that identify it."""
     parts = IDENTIFYING.get(type(obj))
     if parts is None:
-        tr.guard(source, "ID_MATCH", obj)
+        tr.guard(source, "EQUALS_MATCH" if is_constant(obj) else "ID_MATCH", obj)
         return FoldedValue(obj, source=source)
     tr.guard(source, "TYPE_MATCH", type(obj))
     for part in parts:

@@ -2,6 +2,7 @@
 
 from framesmith_dynamo.values.containers.deque import new_deque
 from framesmith_dynamo.values.containers.dict import DictValue, new_dict
+from framesmith_dynamo.values.containers.frozen_dict import FrozenDictValue, frozen_of
 from framesmith_dynamo.values.containers.list import FoundList, ListValue, new_list, sorted_items
 from framesmith_dynamo.values.containers.mappings import MappingValue
 from framesmith_dynamo.values.containers.mutable_sets import frozenset_of, new_set, set_of
@@ -14,6 +15,7 @@ from framesmith_dynamo.values.containers.tuple import SizeValue, TupleValue
 __all__ = [
     "DictValue",
     "FoundList",
+    "FrozenDictValue",
     "FrozenSetValue",
     "ListValue",
     "MappingValue",
@@ -21,6 +23,7 @@ __all__ = [
     "SizeValue",
     "SliceValue",
     "TupleValue",
+    "frozen_of",
     "frozenset_of",
     "has_named_items",
     "index_of",

@@ -19,6 +19,7 @@ from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
+from framesmith_guards.values.constants import dict_kind
 from framesmith_sideeffects import DELETED, Deleted
 
 if TYPE_CHECKING:
@@ -445,8 +446,9 @@ def fill_from(
     The order is that of iteration; positions are those of the hash table, which `move_to_end` leaves unchanged. `step`
     is the source of an item: `StoredItemSource` bypasses the class's own `__getitem__`.
     """
-    rows = list(enumerate(dict.items(obj)))
-    value.real_keys = tuple(dict.keys(obj))
+    kind = dict_kind(obj)
+    rows = list(enumerate(kind.items(obj)))
+    value.real_keys = tuple(kind.keys(obj))
     if isinstance(obj, OrderedDict) and (order := tuple(OrderedDict.keys(obj))) != value.real_keys:
         at = {id(key): place for place, key in enumerate(order)}
         rows.sort(key=lambda row: at[id(row[1][0])])

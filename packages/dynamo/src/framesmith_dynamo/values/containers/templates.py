@@ -7,10 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.wrap_registry import Wrapper, wraps_type
+from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
 
 
 def _template_types() -> tuple[type, ...]:
@@ -26,14 +30,19 @@ TEMPLATE_TYPES: Final = _template_types()
 
 
 class RecordedParts(Value):
-    """An object made in the trace of parts that are attributes; equal only to itself."""
+    """An object of parts that are attributes, made in the trace or found at a source; equal only to itself."""
 
     FIELDS: ClassVar[tuple[str, ...]]
     __slots__ = ("parts",)
 
-    def __init__(self, *parts: Value) -> None:
-        super().__init__()
-        self.parts = dict(zip(self.FIELDS, parts, strict=True))
+    def __init__(self, *parts: Value, source: Source | None = None) -> None:
+        super().__init__(source=source)
+        self.parts: dict[str, Value] = dict(zip(self.FIELDS, parts, strict=True))
+
+    def part(self, name: str) -> Value:
+        """Return a part; one of an existing object is wrapped, and so guarded, when it is first read."""
+        found = self.parts[name] = resolved(self.parts[name])
+        return found
 
     def bool_(self, tr: Tracer) -> bool:
         return True
@@ -44,16 +53,28 @@ class RecordedParts(Value):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
             return tr.constant(self.python_type())
-        found = self.parts.get(name)
-        if found is not None:
-            return found
+        if name in self.parts:
+            return self.part(name)
         cls = self.python_type()
         if not hasattr(cls, name):
             tr.raise_(AttributeError, f"'{cls.__module__}.{cls.__name__}' object has no attribute '{name}'")
         return super().getattr_(tr, name)
 
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return tr.constant((self is other) == (op == "==")) if op in ("==", "!=") else None
+
     def referents(self) -> Iterable[Value]:
-        return self.parts.values()
+        return self.parts.values() if self.source is None else ()
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        if self.source is None:
+            codegen.push_call(self.maker(), self.parts.values())
+        else:
+            super().reconstruct(codegen)
+
+    def maker(self) -> Any:
+        """Return the function that makes such an object of its parts."""
+        raise NotImplementedError
 
 
 class InterpolationValue(RecordedParts):
@@ -63,8 +84,8 @@ class InterpolationValue(RecordedParts):
     FIELDS = ("value", "expression", "conversion", "format_spec")
     __slots__ = ()
 
-    def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(TEMPLATE_TYPES[0], self.parts.values())
+    def maker(self) -> Any:
+        return TEMPLATE_TYPES[0]
 
 
 class TemplateValue(RecordedParts):
@@ -76,7 +97,7 @@ class TemplateValue(RecordedParts):
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "values":
-            return TupleValue([field.getattr_(tr, "value") for field in self.parts["interpolations"].unpack(tr)])
+            return TupleValue([field.getattr_(tr, "value") for field in self.part("interpolations").unpack(tr)])
         return super().getattr_(tr, name)
 
     def iter_(self, tr: Tracer) -> Value:
@@ -84,14 +105,23 @@ class TemplateValue(RecordedParts):
 
     def unpack(self, tr: Tracer) -> list[Value]:
         """Return the strings that are not empty and the fields, in order."""
-        first, *strings = self.parts["strings"].unpack(tr)
+        first, *strings = self.part("strings").unpack(tr)
         found = [first]
-        for field, text in zip(self.parts["interpolations"].unpack(tr), strings, strict=True):
+        for field, text in zip(self.part("interpolations").unpack(tr), strings, strict=True):
             found += [field, text]
         return [part for part in found if isinstance(part, InterpolationValue) or part.as_constant()]
 
-    def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(make_template, self.parts.values())
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        if op != "+" or not isinstance(other, TemplateValue):
+            self.unsupported(op)
+        *before, last = self.part("strings").unpack(tr)
+        first, *after = other.part("strings").unpack(tr)
+        middle = tr.constant(last.as_constant() + first.as_constant())
+        fields = (field for one in (self, other) for field in one.part("interpolations").unpack(tr))
+        return new_template(tr, TupleValue([*before, middle, *after]), TupleValue([*fields]))
+
+    def maker(self) -> Any:
+        return make_template
 
 
 def make_template(strings: tuple[str, ...], fields: tuple[Any, ...]) -> Any:
@@ -112,3 +142,16 @@ def new_template(tr: Tracer, strings: Value, fields: Value) -> Value:
     made = TemplateValue(strings, fields)
     tr.journal.track_new(made)
     return made
+
+
+def _wrap(cls: type[RecordedParts]) -> Wrapper:
+    def wrap(tr: Tracer, obj: Any, source: Source) -> Value:
+        tr.guard(source, "TYPE_MATCH", type(obj))
+        parts = (LazyItem(tr, getattr(obj, name), source, name, AttrSource) for name in cls.FIELDS)
+        return cls(*parts, source=source)
+
+    return wrap
+
+
+for _type, _value in zip(TEMPLATE_TYPES, (InterpolationValue, TemplateValue), strict=False):
+    wraps_type(_type)(_wrap(_value))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_bytecode import Instr, decode
 from framesmith_dynamo.admission.frame_policy import patched_by_torch, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.torch_switches import decorators
@@ -18,6 +17,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Val
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.constants.lazy_types import only_names
 from framesmith_dynamo.values.containers import TupleValue, new_dict
 from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.functions.binding import Default, bind
@@ -296,7 +296,7 @@ class FunctionValue(Value):
         if annotate is None and tr.journal.load_attr(self, ANNOTATE) is None:
             return
         pending = self.mutation is not None or tr.journal.pending_globals(self.function.__globals__)
-        if self.is_new or pending or not _only_names(annotate):
+        if self.is_new or pending or not only_names(annotate):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"deferred annotations of {self.describe()}")
         try:
             getattr(self.function, "__annotations__")  # noqa: B009
@@ -369,14 +369,6 @@ class FunctionValue(Value):
             codegen.build("tuple", len(part))
         codegen.load_const(tuple(self.kwdefaults or {}))
         codegen.call(5)
-
-
-def _only_names(annotate: object) -> bool:
-    """Whether a function that makes annotations calls nothing, and reads no variables of other functions."""
-    if not isinstance(annotate, FunctionType) or set(annotate.__code__.co_freevars) - {"__classdict__"}:
-        return False
-    ops = [item.op for item in decode(annotate.__code__).instructions if isinstance(item, Instr)]
-    return not any(op.startswith(("CALL", "MAKE_FUNCTION")) for op in ops)
 
 
 def build_function(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource
 
@@ -39,7 +40,9 @@ class PartialValue(Value):
         return {key.as_constant(): self.keywords.getitem(tr, key) for key in self.keywords.unpack(tr)}
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return tr.call(self.function, (*self.args, *args), {**self.keywords_now(tr), **kwargs})
+        if len(args) < (count := sum(map(is_placeholder, self.args))):
+            refuse(tr, _with_placeholders(count), args, {})
+        return tr.call(self.function, filled(self.args, args), {**self.keywords_now(tr), **kwargs})
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__class__":
@@ -63,6 +66,27 @@ class PartialValue(Value):
             super().reconstruct(codegen)
             return
         codegen.push_call(build_partial, (self.function, self.keywords, *self.args))
+
+
+#: Stands for an argument given at the call, where Python has it (3.14).
+PLACEHOLDER: Final[Any] = getattr(functools, "Placeholder", None)
+
+
+def is_placeholder(value: Value) -> bool:
+    """Whether this is `functools.Placeholder`."""
+    return PLACEHOLDER is not None and value.python_type() is type(PLACEHOLDER)
+
+
+def filled(args: Args, given: Args) -> list[Value]:
+    """Return the arguments of a partial object with placeholders replaced by the first ones given, and the others."""
+    rest = list(given)
+    taken = [rest.pop(0) if is_placeholder(arg) and rest else arg for arg in args]
+    return taken + rest
+
+
+def _with_placeholders(count: int) -> Callable[..., Any]:
+    """Return a partial object that needs so many arguments."""
+    return functools.partial(lambda *args: None, *[PLACEHOLDER] * count, None)
 
 
 def build_partial(function: Any, keywords: dict[str, Any], *args: Any) -> functools.partial[Any]:

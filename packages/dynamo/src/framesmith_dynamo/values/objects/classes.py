@@ -63,7 +63,9 @@ CLASS_DEFINITION = register_break(
 )
 
 #: Attributes of every class that C code computes.
-COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__"})
+COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__"}) | (
+    {"__type_params__"} & vars(type).keys()
+)
 
 #: Methods that make an entry of a class more than plain data.
 ACCESS = ("__get__", "__set__", "__delete__")
@@ -305,7 +307,9 @@ class ClassValue(Value):
 
 def make_new(tr: Tracer, cls: type, owner: type, args: Args, kwargs: Kwargs) -> Value:
     """Return an object of `cls` by the `__new__` of its base `owner`, which is implemented in C."""
-    maker = C_METHODS.get((BaseException if issubclass(owner, BaseException) else owner, "__new__"))
+    maker = C_METHODS.get((owner, "__new__"))
+    if maker is None and issubclass(owner, BaseException):
+        maker = C_METHODS[BaseException, "__new__"]
     if maker is None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
     return maker(tr, cls, args, kwargs)

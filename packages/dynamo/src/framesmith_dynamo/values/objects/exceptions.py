@@ -9,11 +9,13 @@ from types import MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_break
-from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.callables import between, handles
 from framesmith_dynamo.values.constants.constant import plain
+from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
@@ -41,15 +43,17 @@ C_FIELD = register_break(
 class ExceptionValue(ObjectValue):
     """An exception made in the trace. `args` is `exc.args`; `caught`: it was raised and handled.
 
-    `given` are the arguments of the C class's `__init__`, which fills its own fields from them.
+    `given` are the arguments of the C class's `__init__`, which fills its own fields from them. `traceback` stands for
+    the traceback object, of which only the identity is known; None: there is none yet.
     """
 
-    __slots__ = ("args", "caught", "given")
+    __slots__ = ("args", "caught", "given", "traceback")
 
     def __init__(self, cls: type[BaseException], args: Sequence[Value] = ()) -> None:
         super().__init__(cls)
         self.args = self.given = tuple(args)
         self.caught = False
+        self.traceback: object = None
 
     @staticmethod
     def new(tr: Tracer, cls: type[BaseException], args: Sequence[Value] = ()) -> ExceptionValue:
@@ -93,7 +97,7 @@ class ExceptionValue(ObjectValue):
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Builtin exceptions repeat the methods of BaseException in their own dictionaries."""
-        if found.owner is not object and (BaseException, name) in C_METHODS:
+        if found.owner is not object and (found.owner, name) not in C_METHODS and (BaseException, name) in C_METHODS:
             found = Found(BaseException, found.raw)
         return super().call_c_method(tr, found, name, args, kwargs)
 
@@ -159,6 +163,30 @@ def _init(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value
 @c_method("with_traceback", BaseException)
 def _with_traceback(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
     return self
+
+
+@c_method("add_note", BaseException)
+def _add_note(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
+    if kwargs or len(args) != 1 or not issubclass(args[0].python_type(), str):
+        refuse(tr, BaseException().add_note, args, kwargs)
+    notes = notes_of(tr, self)
+    if notes is None:
+        self.setattr_(tr, "__notes__", new_list(tr, args))
+    elif issubclass(notes.python_type(), list):
+        notes.call_method(tr, "append", args, {})
+    else:
+        tr.raise_(TypeError, "Cannot add note: __notes__ is not a list")
+    return tr.constant(None)
+
+
+def notes_of(tr: Tracer, error: Value) -> Value | None:
+    """Return the notes of an exception, or None if it has none."""
+    try:
+        return error.getattr_(tr, "__notes__")
+    except TracedRaise as raised:
+        if raised.value.python_type() is not AttributeError:
+            raise
+        return None
 
 
 @c_method("__str__", BaseException)
