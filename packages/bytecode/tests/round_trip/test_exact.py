@@ -15,7 +15,8 @@ SOURCES = {
     "a loop that only its exit leaves": "for x in y:\n  with z:\n    raise x",
     "names of a method's keywords": "a.b(c=1); a.b(d, *e, c=1); a.b(c.d(e=1), f=g if h else i)\na.b(\n c=1).d(\n e=1)",
     "names of keywords on one path of two": "a.b(k=tuple(\n s(c) for c in a.k\n))\na.k(\n).b(l=any(c for c in d))",
-    "names of super's keywords": "class A:\n  def f(self): super().f(a=1); return super().f(b,\n c=super().g(d=1))",
+    "names of super's keywords": "class A:\n  def f(self): super().f(a=1); return super().f(b,\n c=super().g(d=1))\n"
+    "  def g(self): return (super()\n   .__f(a=1).g(b=1))",
     "restored variables": "def f(a, b):\n  [a for a in a for b in a]\n  lambda: b\n  return [(a, b) for a, b in b]",
     "a jump or a pop": "x = a and b or c and (d or e); (a or b) < c < (d and e)",
     "constants returned": "def f(a):\n  if a: return 1\n  try: return 2\n  finally: a()",

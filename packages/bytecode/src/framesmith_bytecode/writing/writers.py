@@ -349,10 +349,22 @@ def _names_position(low: Lowered, shape: Any, position: Position | None) -> Posi
         if known is None:
             continue
         if item.op in _LOADS_METHOD and known + _LOADS_METHOD[item.op] == base:
-            return item.position if item.lineno == position[0] else position
+            return _where_the_name_is(item, position)
         if known < base:
             break
     return position
+
+
+def _where_the_name_is(method: Instr, call: Position) -> Position:
+    """The position of a method's name, or of the call if the load of the method does not end on the call's line.
+
+    A method of `super()` that stands on another line is loaded at the whole range; the call starts at the name.
+    """
+    if method.position is None or method.position.lineno == call.lineno:
+        return method.position or call
+    if method.op == "LOAD_SUPER_METHOD" and method.position.end_lineno == call.lineno:
+        return method.position._replace(lineno=call.lineno, col_offset=call.col_offset)
+    return call
 
 
 def _back_along_a_path(items: Sequence[Item], index: int) -> Iterator[tuple[int, Instr]]:
