@@ -75,8 +75,6 @@ PAIRS: Final[Mapping[tuple[str, str], str]] = {
 }
 #: SEND leaves the receiver on the stack, END_SEND drops it.
 EXPLICIT_END_SEND: Final = "END_SEND" in OPCODES
-#: LOAD_METHOD is LOAD_ATTR with the low bit set.
-ATTR_METHOD_BIT: Final = "LOAD_METHOD" not in OPCODES
 #: Conditional jumps and UNARY_NOT require an exact bool on the stack.
 BOOL_JUMPS: Final = "TO_BOOL" in OPCODES
 #: LOAD_FAST does not check that the local is bound.

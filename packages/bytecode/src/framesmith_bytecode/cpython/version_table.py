@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 
@@ -22,9 +23,8 @@ class VersionTable:
     `ex_mapping`: CALL_FUNCTION_EX always pops a mapping, or NULL in its place.
     `async_for_origin`: the operand of END_ASYNC_FOR is the distance back to the loop's END_SEND.
     `iterator_slots`: slots of an iterator in a loop or a SEND: 1, or 2 with an index or NULL above it.
-    `yield_from_iter`: the operand of GET_ITER that makes it GET_YIELD_FROM_ITER; 0 if that is an opcode.
     `generators_iterate`: a generator expression calls iter() itself, before it becomes a generator.
-    `import_modes`: the operations that IMPORT_NAME stands for, by the low two bits of its operand.
+    `modes`: opcode -> the operations that it stands for, by the low bits of its operand; the high bits are theirs.
     `resume_mask`: the bits of RESUME's operand that say where it stands.
     `resume_first`: tools (`sys.monitoring`, a profiler) crash on an exception in a frame that has not run a RESUME.
     """
@@ -41,15 +41,21 @@ class VersionTable:
     ex_mapping: bool = False
     async_for_origin: bool = False
     iterator_slots: int = 1
-    yield_from_iter: int = 0
     generators_iterate: bool = False
-    import_modes: tuple[str, ...] = ()
+    modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     resume_mask: int = 3
     resume_first: bool = False
 
 
 _311: Final = VersionTable(version=(3, 11), null_first=True)
-_312: Final = replace(_311, version=(3, 12), for_exit=("END_FOR",), compare_shift=4, yield_index=2)
+_312: Final = replace(
+    _311,
+    version=(3, 12),
+    for_exit=("END_FOR",),
+    compare_shift=4,
+    yield_index=2,
+    modes={"LOAD_ATTR": ("LOAD_ATTR", "LOAD_METHOD")},
+)
 _313: Final = replace(
     _312,
     version=(3, 13),
@@ -77,9 +83,12 @@ _315: Final = replace(
     _314,
     version=(3, 15),
     iterator_slots=2,
-    yield_from_iter=3,
     generators_iterate=True,
-    import_modes=("IMPORT_NAME_MAYBE_LAZY", "IMPORT_NAME_LAZY", "IMPORT_NAME"),
+    modes={
+        **_314.modes,
+        "GET_ITER": ("GET_ITER", "", "", "GET_YIELD_FROM_ITER"),
+        "IMPORT_NAME": ("IMPORT_NAME_MAYBE_LAZY", "IMPORT_NAME_LAZY", "IMPORT_NAME", ""),
+    },
     resume_mask=7,
     resume_first=True,
 )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import CodeType
-from typing import Final
+from typing import Final, NoReturn
 
 from framesmith_bytecode.cpython.opcodes import (
-    ATTR_METHOD_BIT,
     BORROWS,
     CACHES,
     CLOSURE_BY_FAST,
@@ -120,7 +119,7 @@ def _slot_names(code: CodeType) -> list[str]:
     return varnames + cells + free
 
 
-def read_unknown(reader: Reader) -> None:
+def read_unknown(reader: Reader) -> NoReturn:
     raise DecodeError(f"{reader.code.co_name}: unit {reader.where}: this CPython's compiler emits no such opcode")
 
 
@@ -140,10 +139,6 @@ def _read_load_global(reader: Reader) -> None:
     reader.put("LOAD_GLOBAL", reader.names[reader.arg >> 1])
     if null and not TABLE.null_first:
         reader.put("PUSH_NULL")
-
-
-def _read_load_attr(reader: Reader) -> None:
-    reader.put("LOAD_METHOD" if reader.arg & 1 else "LOAD_ATTR", reader.names[reader.arg >> 1])
 
 
 def _read_load_super_attr(reader: Reader) -> None:
@@ -219,17 +214,16 @@ def _read_call_ex(reader: Reader) -> None:
     reader.put("CALL_FUNCTION_EX", has_mapping)
 
 
-def _read_get_iter(reader: Reader) -> None:
-    if reader.arg == 0:
-        reader.put("GET_ITER")
-    elif reader.arg == TABLE.yield_from_iter:
-        reader.put("GET_YIELD_FROM_ITER")
-    else:
-        read_unknown(reader)
+def _read_modes(ops: tuple[str, ...]) -> Callable[[Reader], None]:
+    shift = len(ops).bit_length() - 1
 
+    def read(reader: Reader) -> None:
+        op, rest = ops[reader.arg & len(ops) - 1], reader.arg >> shift
+        if not op or (rest and OPS[op].operand == "none"):
+            read_unknown(reader)
+        reader.put(op, reader.names[rest] if OPS[op].operand == "name" else None)
 
-def _read_import(reader: Reader) -> None:
-    reader.put(TABLE.import_modes[reader.arg & 3], reader.names[reader.arg >> 2])
+    return read
 
 
 def _read_interpolation(reader: Reader) -> None:
@@ -436,12 +430,7 @@ def _make_readers() -> dict[int, Callable[[Reader], None]]:
                 by_name[name] = _read_jump(op)
     for (first, second), name in PAIRS.items():
         by_name[name] = _read_local_pair(first, second)
-    if TABLE.yield_from_iter:
-        by_name["GET_ITER"] = _read_get_iter
-    if TABLE.import_modes:
-        by_name["IMPORT_NAME"] = _read_import
-    if ATTR_METHOD_BIT:
-        by_name["LOAD_ATTR"] = _read_load_attr
+    by_name.update({name: _read_modes(ops) for name, ops in TABLE.modes.items()})
     if CLOSURE_BY_FAST:
         by_name["LOAD_FAST"] = _read_load_fast_or_closure
     return {OPCODES[name]: reader for name, reader in by_name.items() if name in OPCODES}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from framesmith_bytecode.cpython.opcodes import (
-    ATTR_METHOD_BIT,
     BOOL_JUMPS,
     BORROWS,
     CLOSURE_BY_FAST,
@@ -148,17 +147,6 @@ def _load_global(low: Lowered, name: str, position: Position | None) -> None:
         low.units[-1] = (OPCODES["LOAD_GLOBAL"], arg | 1, position)
         return
     low.put("LOAD_GLOBAL", arg, position)
-
-
-def _load_attr(low: Lowered, name: str, position: Position | None) -> None:
-    low.put("LOAD_ATTR", low.name_index(name) << ATTR_METHOD_BIT, position)
-
-
-def _load_method(low: Lowered, name: str, position: Position | None) -> None:
-    if ATTR_METHOD_BIT:
-        low.put("LOAD_ATTR", low.name_index(name) << 1 | 1, position)
-    else:
-        low.put("LOAD_METHOD", low.name_index(name), position)
 
 
 def _load_super(method: int) -> Writer:
@@ -444,17 +432,11 @@ def _build_interpolation(low: Lowered, shape: Any, position: Position | None) ->
     low.put("BUILD_INTERPOLATION", conversion << 2 | 2 | shape.has_format, position)
 
 
-def _get_yield_from_iter(low: Lowered, arg: None, position: Position | None) -> None:
-    if TABLE.yield_from_iter:
-        low.put("GET_ITER", TABLE.yield_from_iter, position)
-    else:
-        low.put("GET_YIELD_FROM_ITER", 0, position)
+def _mode(name: str, mode: int, modes: int) -> Writer:
+    shift = modes.bit_length() - 1
 
-
-def _import_name(op: str) -> Writer:
-    def write(low: Lowered, name: str, position: Position | None) -> None:
-        mode = TABLE.import_modes.index(op) if TABLE.import_modes else 0
-        low.put("IMPORT_NAME", low.name_index(name) << (2 if TABLE.import_modes else 0) | mode, position)
+    def write(low: Lowered, arg: str | None, position: Position | None) -> None:
+        low.put(name, (0 if arg is None else low.name_index(arg) << shift) | mode, position)
 
     return write
 
@@ -594,8 +576,6 @@ def _make_writers() -> dict[str, Writer]:
         "LOAD_LOCALS": _load_locals,
         "PUSH_NULL": _push_null,
         "LOAD_GLOBAL": _load_global,
-        "LOAD_ATTR": _load_attr,
-        "LOAD_METHOD": _load_method,
         "LOAD_SUPER_ATTR": _load_super(0),
         "LOAD_SUPER_METHOD": _load_super(1),
         "BINARY_SUBSCR": _binary_subscr,
@@ -614,10 +594,7 @@ def _make_writers() -> dict[str, Writer]:
         "BUILD_CONST_KEY_MAP": _build_const_key_map,
         "BUILD_INTERPOLATION": _build_interpolation,
         "POP_ITER": _pop_iter,
-        "GET_YIELD_FROM_ITER": _get_yield_from_iter,
-        "IMPORT_NAME": _import_name("IMPORT_NAME"),
-        "IMPORT_NAME_MAYBE_LAZY": _import_name("IMPORT_NAME_MAYBE_LAZY"),
-        "IMPORT_NAME_LAZY": _import_name("IMPORT_NAME_LAZY") if TABLE.import_modes else _missing,
+        "IMPORT_NAME_MAYBE_LAZY": _mode("IMPORT_NAME", 0, 1),
         "END_SEND": _end_send,
         "POP_TOP": _pop_top,
         "CALL": _call,
@@ -635,6 +612,8 @@ def _make_writers() -> dict[str, Writer]:
         "PRINT_EXPR": _statement("PRINT_EXPR"),
         "IMPORT_STAR": _statement("IMPORT_STAR"),
     }
+    for name, ops in TABLE.modes.items():
+        writers.update({op: _mode(name, mode, len(ops)) for mode, op in enumerate(ops) if op})
     writers.update({op: _jump(op) for op in JUMPS})
     writers.update({"FOR_ITER": _for_iter, "SEND": _send})
     for call, numbers in HELPERS.items():
