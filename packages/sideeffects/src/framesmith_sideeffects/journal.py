@@ -225,11 +225,21 @@ class Journal(Generic[V]):
         changes = (change for key, change in self._changes.items() if key[:2] == ("global", id(owner)))
         return {change.name: change for change in changes if isinstance(change, GlobalChange)}
 
-    def record_call(self, function: Callable[..., Any], *args: TracedValue) -> None:
-        """Note a call to repeat for its effect, after the mutations noted so far and before later ones."""
+    def record_call(self, function: Callable[..., Any], *args: TracedValue) -> int:
+        """Note a call to repeat for its effect, after the mutations noted so far and before later ones.
+
+        Returns its number, for `forget_call`.
+        """
         self._refuse_outside(f"what {getattr(function, '__qualname__', function)} changes")
         self._calls += 1
         self._changes["call", self._calls] = CallChange(function, args)
+        return self._calls
+
+    def forget_call(self, number: int) -> None:
+        """Drop a call noted by `record_call`, whose effect the program has undone."""
+        change = self._changes["call", number]
+        self._refuse_outside(f"what {getattr(change, 'function', change)} has changed")
+        del self._changes["call", number]
 
     # Pruning and the changes to replay
 

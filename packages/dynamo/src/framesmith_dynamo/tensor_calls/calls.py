@@ -17,6 +17,7 @@ from framesmith_aten.checks.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.checks.rng_order import RNG_ORDER
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import is_defect, is_memory_read
+from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
 from framesmith_aten.symbolic import is_symbolic
@@ -171,6 +172,13 @@ INPUT_RESHAPED = register_break(
     hint="take the result of the operation without underscore, or reshape the tensor outside of the compiled function",
 )
 
+HOOKED = register_break(
+    "hooked-tensor-changed",
+    what="a tensor is changed after a hook was registered on it",
+    why="the hook is registered after the graph has run, and would see the gradient of the changed tensor",
+    hint="change a clone of the tensor, or register the hook afterwards",
+)
+
 #: Exceptions of fakes that mean that an operation cannot be in the graph, and their breaks.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
     (NotExpressible, ARGUMENT_WITHOUT_TEXT),
@@ -248,6 +256,9 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
         raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_rollback(builder, node, _name(target))
+    hooked, written = frame.facts.hooked, effects_of(node).written
+    if hooked and any(storage_id(one) in hooked for one in written if one.layout is torch.strided):
+        raise GraphBreak(HOOKED, _name(target))
     for fake in effects_of(node).restrided:
         within = any([*guarded_offsets(frame, builder, fake)])  # all of them, even if nothing breaks
         if within and (effects.has_offset or (fake.requires_grad and torch.is_grad_enabled())):

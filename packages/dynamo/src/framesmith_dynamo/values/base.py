@@ -109,6 +109,8 @@ class TraceFacts:
     #: expected state of their caches, by the value's id.
     caches: dict[int, CacheUse] = field(default_factory=dict)
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
+    #: The storages of fakes with hooks to register after the graph.
+    hooked: set[int] = field(default_factory=set)
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
     called_for_real: set[int] = field(default_factory=set)
     #: The count of interpreted instructions, and of items that C functions have taken of iterators.

@@ -1,0 +1,102 @@
+"""Hooks of tensors: registered after the graph has run, in the program's order.
+
+A hooked tensor of the trace becomes a result of the graph. aot makes an autograd node for each group of results, so the
+hook sees the whole gradient of the tensor, that of its uses in the graph included, and runs when eager mode's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from framesmith_aten.layouts import storage_id
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.c_methods import c_method
+from framesmith_dynamo.values.constants.constant import raise_like
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+
+HANDLE_ESCAPES = register_break(
+    "hook-handle-escapes",
+    what="the handle of a hook that the trace has registered is used otherwise than to remove the hook",
+    why="the hook is registered after the graph has run",
+    hint="register the hook outside the compiled function, or do without the handle",
+)
+
+
+class HandleValue(Value):
+    """The handle of a hook registered in the trace; `change` is the number of its call in the journal.
+
+    It is None once the hook is removed.
+    """
+
+    python_types = (RemovableHandle,)
+    __slots__ = ("change",)
+
+    def __init__(self, change: int) -> None:
+        super().__init__()
+        self.change: int | None = change
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name != "remove" or args or kwargs:
+            raise GraphBreak(HANDLE_ESCAPES, f"{name}()")
+        if self.change is not None:
+            tr.journal.forget_call(self.change)
+            self.change = None
+        return tr.constant(None)
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        raise GraphBreak(HANDLE_ESCAPES, f"attribute {name!r}")
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        raise GraphBreak(HANDLE_ESCAPES)
+
+
+def _check(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: Any) -> None:
+    """Break where hooks cannot wait for the graph's end; raise torch's error for a tensor that takes none."""
+    body = tr.facts.body
+    if body.transforms or body.functions or tensor.fake.is_inference():
+        raise GraphBreak(AUTOGRAD_STATE, f"{method.__name__}() of {tensor.describe()}", before_effects=True)
+    if not tensor.fake.requires_grad:
+        try:
+            method(torch.ones(()), *args)
+        except RuntimeError as error:
+            raise_like(tr, error)
+
+
+def _registered(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: Value) -> HandleValue:
+    """Note the call for after the graph; the tensor's contents may not change until then."""
+    tr.facts.hooked.add(storage_id(tensor.fake))
+    return HandleValue(tr.journal.record_call(method, tensor, *args))
+
+
+@c_method("register_hook", torch.Tensor)
+def register_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    _check(tr, self, torch.Tensor.register_hook, print)
+    [hook] = (*args, *kwargs.values())
+    return _registered(tr, self, torch.Tensor.register_hook, hook)
+
+
+@c_method("register_post_accumulate_grad_hook", torch.Tensor)
+def register_post_accumulate_grad_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    _check(tr, self, torch.Tensor.register_post_accumulate_grad_hook, print)
+    if self.ref.real is None or not self.ref.real.is_leaf:
+        method = torch.Tensor.register_post_accumulate_grad_hook
+        raise GraphBreak(AUTOGRAD_STATE, f"{method.__name__}() of {self.describe()}", before_effects=True)
+    [hook] = (*args, *kwargs.values())
+    return _registered(tr, self, torch.Tensor.register_post_accumulate_grad_hook, hook)
+
+
+@c_method("retain_grad", torch.Tensor)
+def retain_grad(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    _check(tr, self, torch.Tensor.retain_grad)
+    if self.ref.real is None or not self.ref.real.is_leaf:
+        _registered(tr, self, torch.Tensor.retain_grad)
+    return tr.constant(None)
