@@ -36,6 +36,7 @@ from framesmith_guards import (
     stored_item,
 )
 from framesmith_guards.sources import GlobalStateSource
+from framesmith_guards.sources.steps import nth_key, nth_value
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -87,13 +88,6 @@ def _item(codegen: Codegen, source: ItemSource) -> None:
     codegen.load_item(source.key)
 
 
-def _nth_of(codegen: Codegen, view: Callable[..., object], source: DictKeySource | DictValueSource) -> None:
-    codegen.push_function(list)
-    _call_with_base(codegen, view, source.base)
-    codegen.call(1)
-    codegen.load_item(source.index)
-
-
 def _weak_referent(codegen: Codegen, source: WeakRefSource) -> None:
     codegen.push_callable(lambda: load_source(codegen, source.base))
     codegen.call(0)
@@ -121,8 +115,8 @@ LOADERS: Mapping[type[Source], Loader] = {
     StoredItemSource: lambda codegen, source: _call_with_base(codegen, stored_item, source.base, source.key),
     ProxiedSource: lambda codegen, source: _call_with_base(codegen, mapping_behind, source.base),
     TypeSource: lambda codegen, source: _call_with_base(codegen, type, source.base),
-    DictKeySource: lambda codegen, source: _nth_of(codegen, dict.keys, source),
-    DictValueSource: lambda codegen, source: _nth_of(codegen, dict.values, source),
+    DictKeySource: lambda codegen, source: _call_with_base(codegen, nth_key, source.base, source.index),
+    DictValueSource: lambda codegen, source: _call_with_base(codegen, nth_value, source.base, source.index),
     WeakRefSource: _weak_referent,
     TensorPropertySource: _tensor_property,
     CachedResultSource: lambda codegen, source: _call_with_base(codegen, cached_result, source.base, source.key),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import builtins
 import sys
+import types
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.lookup.entries import value_at
@@ -37,7 +38,16 @@ FOREIGN_GLOBALS = register_break(
     hint="import the function from a module instead of exec'ing it into a dictionary",
 )
 
+IMPORT_RUNS_CODE = register_break(
+    "import-runs-code",
+    what="a module is imported for the first time",
+    why="importing runs the module's code",
+    hint="import the module before the first compiled call; read a name that is imported lazily once before",
+)
+
 Entries = dict[str, Any]
+#: The type of a name that is imported when it is first read (PEP 810, CPython 3.15).
+LAZY_IMPORT: Final[type | None] = getattr(types, "LazyImportType", None)
 
 
 def dictionary_of(module: ModuleType) -> Entries:
@@ -103,6 +113,17 @@ def load(tr: Tracer, entries: Entries, name: str) -> Value | None:
     if pending is not None:
         return None if pending is DELETED else pending
     return value_at(tr, entries[name], entry_source(tr, entries, name)) if name in entries else None
+
+
+def load_resolved(tr: Tracer, entries: Entries, name: str) -> Value | None:
+    """Return the value of a global or of a module's attribute, or None; breaks where Python would import it now."""
+    if (
+        LAZY_IMPORT is not None
+        and type(entries.get(name)) is LAZY_IMPORT
+        and tr.journal.load_global(entries, name) is None
+    ):
+        raise GraphBreak(IMPORT_RUNS_CODE, f"{name}, which is imported lazily")
+    return load(tr, entries, name)
 
 
 def guard_absence(tr: Tracer, entries: Entries, name: str) -> None:

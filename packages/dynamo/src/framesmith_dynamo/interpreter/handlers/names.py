@@ -7,24 +7,17 @@ import sys
 from types import ModuleType
 
 from framesmith_bytecode import Instr
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_guards import ModuleSource
 
-IMPORT_RUNS_CODE = register_break(
-    "import-runs-code",
-    what="a module is imported for the first time",
-    why="importing runs the module's code",
-    hint="import the module before the first compiled call",
-)
-
 
 def load_global(frame: Frame, name: str) -> Value:
     """Return a global or builtin; raises the program's NameError. A global may shadow a builtin later."""
-    value = namespaces.load(frame, frame.globals, name)
+    value = namespaces.load_resolved(frame, frame.globals, name)
     if value is not None:
         return value
     namespaces.guard_absence(frame, frame.globals, name)
@@ -69,7 +62,7 @@ def import_name(frame: Frame, instr: Instr) -> None:
     level, names = frame.popn(2)
     full = resolve(frame, instr.arg, level.as_constant())
     if not isinstance(sys.modules.get(full), ModuleType):
-        raise GraphBreak(IMPORT_RUNS_CODE, full)
+        raise GraphBreak(namespaces.IMPORT_RUNS_CODE, full)
     bound = full if names.as_constant() else full.partition(".")[0]
     frame.push(frame.wrap(sys.modules[bound], ModuleSource(bound)))
 
