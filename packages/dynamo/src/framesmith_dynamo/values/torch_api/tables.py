@@ -121,7 +121,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.func.jacfwd
         """,
         HIGHER_ORDER: """
-            torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace
+            torch.while_loop torch.compile torch.jit.script torch.jit.trace
             torch.export.export
         """,
         CHECKPOINT: """
