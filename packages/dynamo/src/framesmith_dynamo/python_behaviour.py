@@ -93,6 +93,14 @@ def _slice_is_bounded_late() -> bool:
     return items == [0, 1, 2]
 
 
+def _map_keywords() -> frozenset[str]:
+    try:
+        map(abs, (), strict=True)  # type: ignore[call-overload]
+    except TypeError:
+        return frozenset()
+    return frozenset({"strict"})
+
+
 #: The integers of which CPython has one object each.
 SHARED_INTEGERS: Final = _shared_integers()
 #: Whether `a[i:j] = iterable` applies the bounds to the list as it is after the items have been taken.
@@ -105,3 +113,5 @@ MISSING_SETS_ITEM: Final = _missing_stores()
 DROPS_FIRST_SLOT_FIRST: Final = _drops_first_slot_first()
 #: The end of the error of `in`, after the name of a class that has no members.
 NO_CONTAINER: Final = _refusal_of_in()
+#: The keywords of `map`: it may be strict as `zip` is, which depends on the Python version.
+MAP_KEYWORDS: Final = _map_keywords()

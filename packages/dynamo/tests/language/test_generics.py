@@ -6,6 +6,14 @@ import pytest
 from language_programs import check_program_and_end, titled_with_end
 
 PROGRAMS = r"""
+# type variables made by calls [whole]
+from typing import TypeVar
+T = TypeVar("T", bound=int)
+S = TypeVar("S", int, str)
+
+def fn(x):
+    return x + len(S.__constraints__), T.__bound__, T.__name__, T.__covariant__
+
 # generic function outside [whole]
 def identity[T](value: T) -> T:
     return value

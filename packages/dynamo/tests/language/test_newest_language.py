@@ -61,7 +61,8 @@ frozendict
 def fn(x):
     one, two = frozendict(p=1, q=(2, 3)), frozendict(q=(2, 3), p=1)
     table = {one: 1, two: 2}
-    return x + table[one], len(table), one == two, one == {"p": 1, "q": (2, 3)}, one in {two}
+    found = one == two, one == {"p": 1, "q": (2, 3)}, one in {two}, hash(one) == hash(two)
+    return x + table[one], len(table), found
 
 # what frozendicts refuse [whole]
 frozendict
@@ -77,6 +78,7 @@ def fn(x):
         lambda: made | 5,
         lambda: made < made,
         lambda: made.x,
+        lambda: hash(frozendict(a=[])),
     ):
         try:
             out.append(refused())
@@ -288,15 +290,46 @@ def fn(x):
         total += i * a + b
     return x * total
 
-# map that is strict [break-in-block, text-of-object, unknown-object, unsupported-call]
+# map that is strict [whole]
 import annotationlib
 def fn(x):
     out = list(map(lambda a, b: a * b, [1, 2], [3, 4], strict=True))
+    for others in ([1, 2], [], [3]):
+        try:
+            out.append(list(map(lambda a, b: a, [1], others, strict=True)))
+        except ValueError as error:
+            out.append(str(error))
+    return x * out[0], out, [*map(abs, [-1], strict=True)]
+
+# a strict map behind a break [print, unknown-object]
+import annotationlib
+def fn(x):
+    pairs = map(lambda a, b: a * b, [1, 2], [3], strict=True)
+    print("between")
     try:
-        list(map(lambda a, b: a, [1], [1, 2], strict=True))
+        return x, list(pairs)
     except ValueError as error:
-        out.append(str(error))
-    return x * out[0], out
+        return x + 1, error.args
+
+# templates as keys that exist [whole]
+one, two = t"a{1}", t"a{1}"
+def fn(x, kept=(one, two, one)):
+    a, b, c = kept
+    table = {a: 1, b: 2}
+    return x * table[c], a == b, a == c, a is c, len(table)
+
+# templates that are the same or not from call to call [whole]
+turns = []
+kept = t"a{1}"
+def pair():
+    turns.append(1)
+    return (kept, kept if len(turns) % 2 else t"a{1}")
+
+def fn(x):
+    return same(x, *pair())
+
+def same(x, a, b):
+    return x + (1 if a == b else 2), a is b
 """
 
 

@@ -6,6 +6,7 @@ import itertools
 import sys
 
 from framesmith_dynamo.polyfills.protocols import reversed_by_index
+from framesmith_dynamo.python_behaviour import MAP_KEYWORDS
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import between, handles, named, one
 from framesmith_dynamo.values.constants.constant import ConstantValue, fold
@@ -105,9 +106,10 @@ def _zip(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(map)
 def _map(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) < 2 or kwargs:
+    if len(args) < 2 or kwargs.keys() - MAP_KEYWORDS:
         refuse(tr, map, args, kwargs)
-    return tracked(tr, MapIterator(args[0], [arg.iter_(tr) for arg in args[1:]]))
+    strict = "strict" in kwargs and kwargs["strict"].bool_(tr)
+    return tracked(tr, MapIterator(args[0], [arg.iter_(tr) for arg in args[1:]], strict))
 
 
 @handles(filter)

@@ -23,6 +23,7 @@ from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
 from framesmith_dynamo.values.tensors.tensor_object import is_plain_parameter_class
 from framesmith_guards.values.classes import class_dict, mro
+from framesmith_guards.values.constants import FROZEN_DICTS
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -249,6 +250,8 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return answered(tr, hash, "__hash__", value, tr.call(method, [value], {}))
     if not value.can_be_constant():
         value.hash_key(tr)  # the program's TypeError for an unhashable object
+        if value.python_type() in FROZEN_DICTS:
+            return fold(tr, hash, (plain(value),))
         raise GraphBreak(OBJECT_ID, f"hash() of {value.describe()}")
     return fold(tr, hash, (value.as_constant(),))
 

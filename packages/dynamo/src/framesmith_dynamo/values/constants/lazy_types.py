@@ -42,8 +42,8 @@ def why_not_evaluated(tr: Tracer, obj: Any, name: str) -> str | None:
     if name not in EVALUATED or type(obj) not in (*TYPE_PARAMETERS, *TYPE_ALIASES):
         return None
     if not hasattr(type(obj), EVALUATED[name]):
-        eager = type(obj) in TYPE_PARAMETERS and not getattr(obj, "__infer_variance__", True)
-        return None if eager else "this Python does not say how it is evaluated"
+        is_lazy = type(obj) in TYPE_ALIASES or name == "__default__" or getattr(obj, "__infer_variance__", False)
+        return "this Python does not say how it is evaluated" if is_lazy and hasattr(type(obj), name) else None
     evaluate = getattr(obj, EVALUATED[name])
     if evaluate is None or not isinstance(evaluate, FunctionType):
         return None  # a value that was given

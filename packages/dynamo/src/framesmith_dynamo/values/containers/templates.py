@@ -60,9 +60,6 @@ class RecordedParts(Value):
             tr.raise_(AttributeError, f"'{cls.__module__}.{cls.__name__}' object has no attribute '{name}'")
         return super().getattr_(tr, name)
 
-    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return tr.constant((self is other) == (op == "==")) if op in ("==", "!=") else None
-
     def referents(self) -> Iterable[Value]:
         return self.parts.values() if self.source is None else ()
 

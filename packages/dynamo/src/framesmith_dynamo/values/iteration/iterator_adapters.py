@@ -82,28 +82,7 @@ class ZipIterator(IteratorValue):
         self.make_tuple = make_tuple
 
     def next_(self, tr: Tracer) -> Value:
-        if not self.inners:
-            stop(tr)
-        items: list[Value] = []
-        for position, inner in enumerate(self.inners):
-            item = next_or_none(tr, inner)
-            if item is None:
-                self._ended(tr, position)
-            items.append(item)
-        return self.make_tuple(items)
-
-    def _ended(self, tr: Tracer, position: int) -> NoReturn:
-        if self.strict and position > 0:
-            self._mismatch(tr, position, "shorter", position)
-        if self.strict:
-            for later, inner in enumerate(self.inners[1:], 1):
-                if next_or_none(tr, inner) is not None:
-                    self._mismatch(tr, later, "longer", later)
-        stop(tr)
-
-    def _mismatch(self, tr: Tracer, position: int, word: str, others: int) -> NoReturn:
-        than = "argument 1" if others == 1 else f"arguments 1-{others}"
-        tr.raise_(ValueError, f"zip() argument {position + 1} is {word} than {than}")
+        return self.make_tuple(next_row(tr, self.inners, self.strict, "zip"))
 
     def referents(self) -> Iterable[Value]:
         return self.inners
@@ -117,26 +96,63 @@ class ZipIterator(IteratorValue):
         codegen.call(len(self.inners) + self.strict, ("strict",) if self.strict else ())
 
 
+def next_row(tr: Tracer, inners: Sequence[Value], strict: bool, function: str) -> list[Value]:
+    """Return the next item of each iterator; at the first end StopIteration, or ValueError if `strict`.
+
+    `function`: the name in the error, of `zip` or `map`.
+    """
+    if not inners:
+        stop(tr)
+    items: list[Value] = []
+    for position, inner in enumerate(inners):
+        item = next_or_none(tr, inner)
+        if item is None:
+            _ended(tr, inners, strict, function, position)
+        items.append(item)
+    return items
+
+
+def _ended(tr: Tracer, inners: Sequence[Value], strict: bool, function: str, position: int) -> NoReturn:
+    if strict and position > 0:
+        _mismatch(tr, function, position, "shorter")
+    if strict:
+        for later, inner in enumerate(inners[1:], 1):
+            if next_or_none(tr, inner) is not None:
+                _mismatch(tr, function, later, "longer")
+    stop(tr)
+
+
+def _mismatch(tr: Tracer, function: str, position: int, word: str) -> NoReturn:
+    than = "argument 1" if position == 1 else f"arguments 1-{position}"
+    tr.raise_(ValueError, f"{function}() argument {position + 1} is {word} than {than}")
+
+
 class MapIterator(IteratorValue):
-    """`map(function, *inners)`."""
+    """`map(function, *inners, strict=strict)`."""
 
     python_types = (map,)
-    __slots__ = ("function", "inners")
+    __slots__ = ("function", "inners", "strict")
 
-    def __init__(self, function: Value, inners: Sequence[Value]) -> None:
+    def __init__(self, function: Value, inners: Sequence[Value], strict: bool = False) -> None:
         super().__init__()
         self.function = function
         self.inners = list(inners)
+        self.strict = strict
 
     def next_(self, tr: Tracer) -> Value:
-        args = [inner.next_(tr) for inner in self.inners]
-        return tr.call(self.function, args, {})
+        return tr.call(self.function, next_row(tr, self.inners, self.strict, "map"), {})
 
     def referents(self) -> Iterable[Value]:
         return (self.function, *self.inners)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(map, (self.function, *map(_passed_again, self.inners)))
+        codegen.push_function(map)
+        codegen(self.function)
+        for inner in self.inners:
+            codegen(_passed_again(inner))
+        if self.strict:
+            codegen.load_const(True)
+        codegen.call(1 + len(self.inners) + self.strict, ("strict",) if self.strict else ())
 
 
 class FilterIterator(IteratorValue):

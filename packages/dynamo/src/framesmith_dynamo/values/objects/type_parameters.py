@@ -55,9 +55,6 @@ class MadeType(Value):
     def hash_key(self, tr: Tracer) -> object:
         return self
 
-    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return tr.constant((self is other) == (op == "==")) if op in ("==", "!=") else None
-
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         self.unsupported(op)
 
