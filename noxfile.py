@@ -43,7 +43,7 @@ from tools.environments import (  # noqa: E402
     torch_layer,
     wheel_of,
 )
-from tools.interpreters import find_interpreter  # noqa: E402
+from tools.interpreters import find_interpreter, has_jit  # noqa: E402
 
 #: Modules are compiled to bytecode once, not by each process: what is installed has none (`environments.INSTALL`).
 os.environ.update(PYTHONPYCACHEPREFIX=str(ROOT / ".nox" / "bytecode"), PYTHONDONTWRITEBYTECODE="")
@@ -58,10 +58,13 @@ TORCH_FREE = ["bytecode", "frames"]
 OTHERS = [python for python in PYTHONS if python != HERE and find_interpreter(python)]
 nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]
 nox.options.sessions += [f"matrix-{python}({package})" for python in OTHERS for package in TORCH_FREE]
+nox.options.sessions += [f"jit-{python}(frames)" for python in PYTHONS if has_jit(python)]
 #: Packages with C code: their binaries serve every torch from the oldest of these to the newest.
 NATIVE = ["frames", "guards"]
 TORCHES = ["2.11.0", "2.13.0", "2.14.1", "2.15.0"]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+#: CPython's JIT is off unless it is asked for.
+WITH_JIT = {"PYTHON_JIT": "1"}
 #: Environments without pip: `tools/environments.py` has one that serves all.
 BARE = ["--without-pip"]
 #: Tests run in two processes: each begins with one half, and the first to finish takes over tests of the other.
@@ -289,6 +292,17 @@ def sanitizers(session: nox.Session, package: str) -> None:
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     run_tests(session, package, "--capture=sys", "-k", "not memory_is_flat", env=env)
+
+
+@nox.session(python=PYTHONS, venv_params=BARE)
+@nox.parametrize("package", NATIVE, ids=NATIVE)
+def jit(session: nox.Session, package: str) -> None:
+    """The packages with C code under CPython's experimental JIT, on each CPython that is built with it."""
+    skip_without_torch(session, package)
+    if not has_jit(str(session.python)):
+        session.skip(f"this CPython {session.python} is built without the JIT")
+    install_wheel(session, package, *test_requirements(package))
+    run_tests(session, package, *WORKERS, env=WITH_JIT)
 
 
 @nox.session(python=PYTHONS, venv_params=BARE)

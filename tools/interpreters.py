@@ -12,3 +12,10 @@ def find_interpreter(version: str) -> str | None:
     if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
         return None
     return found
+
+
+def has_jit(version: str) -> bool:
+    """Return whether the Python of a version is found and is built with CPython's experimental JIT."""
+    found = find_interpreter(version)
+    program = "import sys; print(hasattr(sys, '_jit') and sys._jit.is_available())"
+    return found is not None and subprocess.check_output([found, "-c", program], text=True) == "True\n"
