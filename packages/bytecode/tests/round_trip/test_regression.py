@@ -28,11 +28,17 @@ LONG = [*QUICK, "test_generators", "test_coroutines", "test_exceptions", "test_c
         "test_collections", "test_operator", "test_copy", "test_pickle",
         "test_traceback", "test_sys_settrace", "test_monitoring", "test_bdb", "test_gc",
         "test_annotationlib", "test_tstring", "test_except_star", "test_lazy_import", "test_opcodes",
-        "test_dis", "test_code", "test_peepholer", "test_inspect", "test_frame", "test_sys_setprofile"]  # fmt: skip
-#: Tests that see the frames of the script's own import hook and `compile`, and kinds of parameters (since 3.14) that a
-#: code object loses in `code.replace()` as well.
+        "test_dis", "test_code", "test_peepholer", "test_inspect", "test_frame", "test_sys_setprofile",
+        "test_yield_from", "test_genexps", "test_compile", "test_syntax", "test_types", "test_typechecks",
+        "test_genericalias", "test_genericclass", "test_subclassinit", "test_dynamicclassattribute",
+        "test_pep646_syntax", "test_baseexception", "test_exception_variations", "test_exception_hierarchy",
+        "test_opcache", "test_bool", "test_dict", "test_dictviews", "test_set", "test_list", "test_tuple", "test_iter",
+        "test_slice"]  # fmt: skip
+#: Tests that see the frames of the script's own import hook and `compile`, kinds of parameters (since 3.14) that a
+#: code object loses in `code.replace()` as well, and whether two code objects share one line table.
 SEES_THE_SCRIPT = ("test_skip (test.test_bdb.", "test_caret_multiline_expression_syntax_error (test.test_traceback.",
-                   "test_local_kinds (test.test_code.", "test_var_counts (test.test_code.")  # fmt: skip
+                   "test_local_kinds (test.test_code.", "test_var_counts (test.test_code.",
+                   "test_merge_code_attrs (test.test_compile.")  # fmt: skip
 
 
 def outcomes(*arguments):
