@@ -146,6 +146,20 @@ def sees_locals(n):
     return before, kept, eval("kept + n"), sorted(vars())
 
 
+@program((1,), (2,))
+def sees_cells(n):
+    unused, kept = n + 1, 2
+
+    def inner():
+        mine = kept
+        say(lambda: (unused, mine))()
+        if n == 2:
+            del mine
+        return sorted(locals())
+
+    return inner(), sorted(locals())
+
+
 NEWER = {
     "type_parameters": """
 def type_parameters(n):
@@ -155,8 +169,9 @@ def type_parameters(n):
         def method(self, x: T = say(3)):
             return super().method(x), T.__name__, n
     type Pair[V] = tuple[V, V, n]
+    type Plain = say(n)
     say(Pair.__type_params__[0].__name__)
-    return len(generic(1)), Holder[int]().method(), Pair.__name__
+    return len(generic(1)), Holder[int]().method(), Pair.__name__, Plain.__name__, Plain.__value__
 """,
     "inlined": """
 def inlined(n):

@@ -222,6 +222,7 @@ _CARRIED: Final[Mapping[str, Kind]] = {
     "function": FUNCTION,
     "exception": EXCEPTION,
     "handled": HANDLED,
+    "none": NONE,
     "offset": OFFSET,
     "cell": CELL,
     "cells": CELLS,

@@ -36,8 +36,10 @@ def super_argument(bytecode: Bytecode) -> str | None:
 
 
 def _used(known: Analyses, kept: Collection[int]) -> list[str]:
-    """Cells and free variables that the kept items name, and those that `super()` reads without a name."""
+    """Cells and free variables that the kept items name, and those that `super()` or `locals()` read without a name."""
     bytecode = known.bytecode
+    if known.observes_locals:
+        return [*bytecode.cellvars, *bytecode.freevars]
     items = bytecode.instructions
     used = {item.arg for i in known.variable_items if i in kept and isinstance(item := items[i], Instr)}
     used.add(super_argument(bytecode))
