@@ -222,6 +222,14 @@ class OwnDeque(collections.deque):
     pass
 
 
+class Growing(list):
+    def __iter__(self):
+        i = 0
+        while i < len(self):
+            yield 2 * self[i]
+            i += 1
+
+
 class OtherDeque(collections.deque):
     def __iter__(self):
         return iter([9, 9])
@@ -251,6 +259,16 @@ def sliced(x, a):
     a[1:1] = a
     a[len(a) :] = a
     a *= 2
+    return x + len(a)
+
+
+def sliced_by_steps(x, a):
+    a[::-1] = a
+    return x + len(a)
+
+
+def made_again(x, a):
+    a.__init__(a)
     return x + len(a)
 
 
@@ -299,7 +317,10 @@ CONTAINERS = [
     (extended, [1, 2]), (extended, OwnList([1, 2])), (extended, Other([1, 2])), (extended, collections.deque([1, 2])),
     (extended, OwnDeque([1, 2])), (extended, OtherDeque([1, 2])), (extended, collections.deque([1, 2], 3)),
     (extended_by_name, OwnList([1, 2])), (extended_by_name, OwnDeque([1, 2])),
-    (sliced, [1, 2]), (sliced, OwnList([1, 2])),
+    (extended, Growing([1, 2])),
+    (sliced, [1, 2]), (sliced, OwnList([1, 2])), (sliced, Other([1, 2, 3])), (sliced, Growing([1, 2])),
+    (sliced_by_steps, [1, 2]), (sliced_by_steps, Other([1, 2, 3])), (sliced_by_steps, Growing([1, 2])),
+    (made_again, OwnList([1, 2])), (made_again, Other([1, 2, 3])), (made_again, Growing([1, 2])),
     (extended_on_the_left, collections.deque([1, 2], 7)), (extended_on_the_left, OwnDeque([1, 2])),
     (updated, {"a": 1}), (updated, OwnDict(a=1)), (updated, collections.OrderedDict(a=1, b=2)),
     (updated, collections.Counter("aab")), (updated, {1, 2}), (updated, OwnSet({1, 2})),

@@ -101,10 +101,22 @@ def _map_keywords() -> frozenset[str]:
     return frozenset({"strict"})
 
 
+def _list_extends_itself_as_stored() -> bool:
+    class Other(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(())
+
+    items = Other([1])
+    items.extend(items)
+    return len(items) == 2
+
+
 #: The integers of which CPython has one object each.
 SHARED_INTEGERS: Final = _shared_integers()
 #: Whether `a[i:j] = iterable` applies the bounds to the list as it is after the items have been taken.
 BOUNDS_SLICE_LATE: Final = _slice_is_bounded_late()
+#: Whether `a.extend(a)` takes the items that lie in the list, and not those that the `__iter__` of its class answers.
+EXTENDS_ITSELF_AS_STORED: Final = _list_extends_itself_as_stored()
 #: Whether `tuple(iterable)` asks for a length, as `list(iterable)` does.
 TUPLE_ASKS_LENGTH: Final = _tuple_asks()
 #: Whether a defaultdict stores a new item by `__setitem__`, which its class may override; else as `setdefault` does.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_dynamo.python_behaviour import BOUNDS_SLICE_LATE
+from framesmith_dynamo.python_behaviour import BOUNDS_SLICE_LATE, EXTENDS_ITSELF_AS_STORED
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
@@ -15,7 +15,7 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import MutableSequence, SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refuse_positional
-from framesmith_dynamo.values.iteration.consuming import as_sequence, ask_length
+from framesmith_dynamo.values.iteration.consuming import as_sequence, ask_length, listed
 from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
@@ -48,7 +48,7 @@ class ListValue(MutableSequence):
 
     def _set_slice(self, tr: Tracer, where: slice, value: Value) -> None:
         span = range(len(self.items))[where]
-        new = as_sequence(tr, value)
+        new = self.unpack(tr) if value.builtin_contents() is self else as_sequence(tr, value)
         if BOUNDS_SLICE_LATE:
             span = range(len(self.items))[where]
         if span.step != 1 and len(span) != len(new):
@@ -71,7 +71,10 @@ class ListValue(MutableSequence):
     # Methods
 
     def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`; items taken before the iterator raises are added."""
+        """`extend(items)`; items taken before the iterator raises are added, but itself it takes in whole."""
+        if items.builtin_contents() is self:
+            self.add_all(tr, self.unpack(tr) if EXTENDS_ITSELF_AS_STORED else listed(tr, items))
+            return
         if isinstance(items, SequenceValue):
             self.add_all(tr, items.unpack(tr))
             return
