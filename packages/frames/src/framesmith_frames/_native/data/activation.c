@@ -6,7 +6,7 @@
 
 #define ACTIVATION_KEY "framesmith_frames.activation"
 
-static _Thread_local Local local;
+static _Thread_local Local local = {NULL, NO_FLOOR_YET, NULL};
 
 Py_ssize_t active_threads = 0;
 

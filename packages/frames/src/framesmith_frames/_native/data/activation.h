@@ -22,9 +22,11 @@ typedef struct {
 
 typedef struct {
     Activation *activation; /* NULL until the thread first sets a callback */
-    uintptr_t stack_floor;  /* C stack address below which the hook is suspended; 0: not computed yet */
+    uintptr_t stack_floor;  /* C stack address below which the hook is suspended; NO_FLOOR_YET: not computed */
     Frame *passing;         /* the frame being passed to the evaluator below the hook */
 } Local;
+
+#define NO_FLOOR_YET UINTPTR_MAX
 
 Local *local_state(void);
 Activation *local_activation(void); /* made if missing; NULL with an exception */

@@ -5,7 +5,7 @@
 
 #include "data/code_state.h"
 
-static Py_ssize_t extra_index = -1;
+Py_ssize_t code_state_index = -1;
 static CodeState *all_states = NULL;
 
 int (*reset_listener)(PyObject *dropped) = NULL;
@@ -30,22 +30,9 @@ void cache_release(Cache *cache)
     }
 }
 
-Cache *cache_find(CodeState *state, unsigned long long id)
+Cache *cache_new(CodeState *state, unsigned long long id)
 {
-    Cache *cache = state->caches;
-    while (cache != NULL && cache->id != id) {
-        cache = cache->next;
-    }
-    return cache;
-}
-
-Cache *cache_get(CodeState *state, unsigned long long id)
-{
-    Cache *cache = cache_find(state, id);
-    if (cache != NULL) {
-        return cache;
-    }
-    cache = PyMem_Calloc(1, sizeof(Cache));
+    Cache *cache = PyMem_Calloc(1, sizeof(Cache));
     if (cache == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -88,40 +75,26 @@ static void code_state_free(void *extra)
 
 int code_state_init(void)
 {
-    if (extra_index >= 0) {
+    if (code_state_index >= 0) {
         return 0;
     }
-    extra_index = request_code_extra_index(code_state_free);
-    if (extra_index < 0) {
+    code_state_index = request_code_extra_index(code_state_free);
+    if (code_state_index < 0) {
         PyErr_SetString(PyExc_ImportError, "the interpreter has no co_extra slot left for framesmith_frames");
         return -1;
     }
     return 0;
 }
 
-CodeState *code_state_find(PyCodeObject *code)
+CodeState *code_state_new(PyCodeObject *code)
 {
-    void *extra = NULL;
-    if (get_code_extra((PyObject *)code, extra_index, &extra) < 0) {
-        PyErr_Clear();
-        return NULL;
-    }
-    return extra;
-}
-
-CodeState *code_state_get(PyCodeObject *code)
-{
-    CodeState *state = code_state_find(code);
-    if (state != NULL) {
-        return state;
-    }
-    state = PyMem_Calloc(1, sizeof(CodeState));
+    CodeState *state = PyMem_Calloc(1, sizeof(CodeState));
     if (state == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
     state->code = code;
-    if (set_code_extra((PyObject *)code, extra_index, state) < 0) {
+    if (set_code_extra((PyObject *)code, code_state_index, state) < 0) {
         PyMem_Free(state);
         return NULL;
     }

@@ -35,11 +35,9 @@ typedef struct CodeState {
 } CodeState;
 
 int code_state_init(void);
-CodeState *code_state_find(PyCodeObject *code); /* NULL if there is none; never fails */
-CodeState *code_state_get(PyCodeObject *code);  /* made if missing; NULL with an exception */
+CodeState *code_state_new(PyCodeObject *code); /* for a code object without one; NULL with an exception */
 void code_state_mark(CodeState *state, int mark, PyObject *reason);
-Cache *cache_find(CodeState *state, unsigned long long id);
-Cache *cache_get(CodeState *state, unsigned long long id); /* made if missing; NULL with an exception */
+Cache *cache_new(CodeState *state, unsigned long long id); /* for a state without one of this id; NULL with an exception */
 void cache_release(Cache *cache);                          /* undoes `cache->users++` */
 int cache_add(Cache *cache, PyObject *entry);
 void cache_use(Cache *cache, PyObject *entry, PyObject *entries);
@@ -47,5 +45,43 @@ int reset_caches(PyCodeObject *code, const unsigned long long *id); /* of one co
 
 /* Called at the end of each reset: appends to `dropped` what the reset invalidates elsewhere. -1 with an exception. */
 extern int (*reset_listener)(PyObject *dropped);
+
+/* ---- each call that the hook sees looks these up ---- */
+
+extern Py_ssize_t code_state_index; /* among the values that code objects keep for others */
+
+/* NULL if there is none; never fails. */
+static inline CodeState *code_state_find(PyCodeObject *code)
+{
+    void *extra = NULL;
+    if (get_code_extra((PyObject *)code, code_state_index, &extra) < 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return extra;
+}
+
+/* Made if missing; NULL with an exception. */
+static inline CodeState *code_state_get(PyCodeObject *code)
+{
+    CodeState *state = code_state_find(code);
+    return state != NULL ? state : code_state_new(code);
+}
+
+static inline Cache *cache_find(CodeState *state, unsigned long long id)
+{
+    Cache *cache = state->caches;
+    while (cache != NULL && cache->id != id) {
+        cache = cache->next;
+    }
+    return cache;
+}
+
+/* Made if missing; NULL with an exception. */
+static inline Cache *cache_get(CodeState *state, unsigned long long id)
+{
+    Cache *cache = cache_find(state, id);
+    return cache != NULL ? cache : cache_new(state, id);
+}
 
 #endif

@@ -13,9 +13,10 @@
 
 #include <pthread.h>
 
-static _PyFrameEvalFunction hook = NULL;  /* ours */
-static _PyFrameEvalFunction below = NULL; /* the evaluator under ours; NULL: ours is not in the chain */
-static int suspended = 0;                 /* frames that run with the hook off, see Note [C stack] */
+static _PyFrameEvalFunction hook = NULL; /* ours */
+static int suspended = 0;                /* frames that run with the hook off, see Note [C stack] */
+
+_PyFrameEvalFunction evaluator_below = NULL;
 
 static _PyFrameEvalFunction installed_evaluator(void)
 {
@@ -33,18 +34,18 @@ static void install(void)
     if (current == hook || suspended) {
         return;
     }
-    if (below != NULL && current != _PyEval_EvalFrameDefault) {
+    if (evaluator_below != NULL && current != _PyEval_EvalFrameDefault) {
         return; /* another hook is above ours and passes its frames on */
     }
-    below = current;
+    evaluator_below = current;
     set_evaluator(hook);
 }
 
 void hook_uninstall(void)
 {
-    if (below != NULL && installed_evaluator() == hook) {
-        set_evaluator(below);
-        below = NULL;
+    if (evaluator_below != NULL && installed_evaluator() == hook) {
+        set_evaluator(evaluator_below);
+        evaluator_below = NULL;
     }
 }
 
@@ -58,7 +59,7 @@ int hook_is_suspended(void) { return suspended > 0; }
 
 PyObject *hook_state(PyObject *module, PyObject *unused)
 {
-    return Py_BuildValue("{s:N,s:N,s:n,s:i}", "linked", PyBool_FromLong(below != NULL), "on_top",
+    return Py_BuildValue("{s:N,s:N,s:n,s:i}", "linked", PyBool_FromLong(evaluator_below != NULL), "on_top",
                          PyBool_FromLong(installed_evaluator() == hook), "active_threads", active_threads, "suspended",
                          suspended);
 }
@@ -90,7 +91,7 @@ static uintptr_t find_stack_floor(void)
 
 static int stack_is_low(Local *local)
 {
-    if (local->stack_floor == 0) {
+    if (local->stack_floor == NO_FLOOR_YET) {
         local->stack_floor = find_stack_floor();
     }
     return (uintptr_t)__builtin_frame_address(0) < local->stack_floor;
@@ -106,7 +107,7 @@ static PyObject *evaluate_unhooked(PyThreadState *tstate, Frame *frame, int thro
     PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     suspended--;
     if (suspended == 0) {
-        below = NULL;
+        evaluator_below = NULL;
         if (active_threads > 0) {
             install();
         }
@@ -116,9 +117,9 @@ static PyObject *evaluate_unhooked(PyThreadState *tstate, Frame *frame, int thro
 
 /* ---- evaluation ---- */
 
-PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *local)
+PyObject *evaluate_unusually(PyThreadState *tstate, Frame *frame, int throwflag, Local *local)
 {
-    if (below == NULL || below == _PyEval_EvalFrameDefault) {
+    if (evaluator_below == NULL || evaluator_below == _PyEval_EvalFrameDefault) {
         if (stack_is_low(local)) {
             return evaluate_unhooked(tstate, frame, throwflag);
         }
@@ -132,7 +133,7 @@ PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *lo
     }
     Frame *outer = local->passing;
     local->passing = frame;
-    PyObject *result = below(tstate, frame, throwflag);
+    PyObject *result = evaluator_below(tstate, frame, throwflag);
     local->passing = outer;
     return result;
 }
@@ -151,7 +152,7 @@ PyObject *evaluate_paused(PyThreadState *tstate, Frame *frame, Local *local)
 PyObject *evaluate_unwatched(PyThreadState *tstate, Frame *frame, Local *local)
 {
     Activation *activation = local->activation;
-    int is_taken_off = active_threads == 1 && below == _PyEval_EvalFrameDefault && installed_evaluator() == hook;
+    int is_taken_off = active_threads == 1 && evaluator_below == _PyEval_EvalFrameDefault && installed_evaluator() == hook;
     int outer = activation->unwatched;
     activation->unwatched = 1;
     if (is_taken_off) {
@@ -164,7 +165,7 @@ PyObject *evaluate_unwatched(PyThreadState *tstate, Frame *frame, Local *local)
             install();
         }
         else if (installed_evaluator() == _PyEval_EvalFrameDefault) {
-            below = NULL;
+            evaluator_below = NULL;
         }
     }
     return result;

@@ -27,7 +27,7 @@ static PyObject *evaluate_watched(PyThreadState *tstate, Frame *frame, Cache *ca
 }
 
 /* Runs the frame as it is, unless it is a compiled function's own and on_eager raises. */
-static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, PendingCall *pending, PyObject *reason, Local *local)
+static inline PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, PendingCall *pending, PyObject *reason, Local *local)
 {
     if (pending != NULL && pending_call_runs_eagerly(pending, reason, local->activation) < 0) {
         return abandon_frame(tstate, frame);
@@ -35,7 +35,7 @@ static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, PendingCa
     return evaluate(tstate, frame, 0, local);
 }
 
-static PyObject *evaluate_skipped(PyThreadState *tstate, Frame *frame, Cache *cache, PendingCall *pending, Local *local)
+static inline PyObject *evaluate_skipped(PyThreadState *tstate, Frame *frame, Cache *cache, PendingCall *pending, Local *local)
 {
     if (cache->skip == SKIPPED) {
         return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : pending, cache->reason, local);
