@@ -9,7 +9,7 @@ import sys
 import weakref
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import framesmith_frames as frames
@@ -54,6 +54,7 @@ NAMES = st.sampled_from([*"abcdefghijklmnopqrst", "zz"])
 
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("function", list(PAIRS))
+@settings(deadline=None)
 @given(args=st.lists(st.integers(), max_size=22), kwargs=st.dictionaries(NAMES, st.integers(), max_size=22))
 def test_arguments_bind_as_in_an_ordinary_call(function, complete, args, kwargs):
     def callback(frame):
