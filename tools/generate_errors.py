@@ -39,6 +39,7 @@ OTHER_REASONS = (
     "it is a generator function, a coroutine function or an async generator function; or TorchScript has compiled it",
     "it is called while a call is being traced or compiled, by a trace function or a monitoring callback, or where "
     "more than half of a thread's C stack is used",
+    "its globals are of a subclass of dict, which may compute names",
     "inputs that its graph changes share memory with others, and cannot be compiled over that memory",
     "its graph assumes of data what is not so at this call",
 )

@@ -84,6 +84,7 @@ def check_program(text: str, calls: int = 3, **options: Any) -> Compiled:
     found = run(subject, calls)
     assert same(found, expected), f"compiled {found}, eager {expected}"
     assert subject.events, "the hook saw no frame"
+    assert not subject.of_kind("error"), subject.of_kind("error")
     return subject
 
 

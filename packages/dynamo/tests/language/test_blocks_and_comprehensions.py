@@ -490,6 +490,84 @@ def fn(x):
     print(colorsys.__name__)
     return y * float(Fraction(1, 2))
 
+# annotations in other formats
+import annotationlib
+
+def fn(x):
+    def made(a: int, b: absent, c: x) -> list[absent]:
+        return []
+
+    try:
+        annotationlib.get_annotations(made)
+    except NameError as error:
+        raised = str(error)
+    text = annotationlib.get_annotations(made, format=annotationlib.Format.STRING)
+    lazy = annotationlib.get_annotations(made, format=annotationlib.Format.FORWARDREF)
+    return x + 1, text, sorted(lazy), type(lazy["b"]).__name__, raised
+
+# names that modules lack
+import colorsys, sys, types
+
+computing = sys.modules["computing"] = types.ModuleType("computing")
+asked = []
+
+def compute(name):
+    asked.append(name)
+    if name == "made":
+        return 3
+    raise AttributeError(name)
+
+computing.__getattr__ = compute
+
+def fn(x):
+    from computing import made
+    y = x * made
+    found = []
+    try:
+        computing.missing
+    except AttributeError as error:
+        found.append(str(error))
+    try:
+        from computing import missing
+    except ImportError as error:
+        found.append((str(error), error.name, error.name_from))
+    try:
+        from colorsys import missing
+    except ImportError as error:
+        found.append(str(error).partition("(")[0])
+    return y + 1, found, len(asked)
+
+# lazy imports that fail
+lazy import no_such_module
+lazy from fractions import no_such_name
+
+def fn(x):
+    y = x + 1
+    try:
+        no_such_module.name
+    except ImportError as error:
+        first = type(error).__name__, str(error)
+    try:
+        no_such_name
+    except ImportError as error:
+        second = type(error).__name__
+    y = y * 2
+    if y[0] > 4:
+        no_such_module
+    return y, first, second
+
+# a lazy import that nothing has used
+lazy import colorsys
+
+def kind():
+    return type(globals()["colorsys"]).__name__
+
+def fn(x):
+    y = x + 1
+    before = globals().get("colorsys").__class__.__name__, kind()
+    y = y * len(colorsys.__name__)
+    return y, before[0] == kind(), kind()
+
 # frozendict
 shared = frozendict(a=1, b=2)
 

@@ -222,6 +222,40 @@ def fn(x):
             return x + 1
         case n:
             return x * n
+
+# attributes that print [print]
+class Loud:
+    @property
+    def n(self):
+        print("read")
+        return 3
+
+def fn(x):
+    out = x + 1
+    for value in (Loud(), 2, Loud()):
+        match value:
+            case Loud(n=4):
+                out = out * 4
+            case Loud(n=n):
+                out = out * n
+    return out
+
+# keys of a mapping that prints [mapping-with-its-own-get, print]
+class Key:
+    name = "a"
+
+class Loud(dict):
+    def get(self, key, default):
+        print("get", key)
+        return super().get(key, default)
+
+def fn(x):
+    y = x + 1
+    match Loud(a=x, b=2):
+        case {Key.name: a, "c": c}:
+            return y
+        case {Key.name: a, "b": b, **rest}:
+            return y * a * b, rest
 """
 
 

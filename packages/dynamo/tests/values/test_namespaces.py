@@ -89,3 +89,28 @@ def test_a_copy_with_other_globals_in_its_place(first: bool) -> None:
         HOLDER.g = of_other_globals(names["counting"], others)
         torch.testing.assert_close(program(X), X * 2 + X + 11)
         assert (names["count"], others["count"]) == (1, 11)
+
+
+class Computing(dict[str, Any]):
+    """Globals that compute the names they lack, as `annotationlib` makes them."""
+
+    def __missing__(self, name: str) -> str:
+        return f"made {name}"
+
+
+def uses_names(x: torch.Tensor) -> tuple[object, ...]:
+    """Read a builtin and a name that only some globals have."""
+    return x + 1, max, absent  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_globals_that_compute_names(first: bool) -> None:
+    plain = types.FunctionType(uses_names.__code__, {"absent": 7})
+    computing = types.FunctionType(uses_names.__code__, Computing())
+    seen = []
+    for run in (lambda f: f, compiled):
+        outer = run(lambda f, x: (f(x)[1:], (x * 2).sum().item()))
+        direct = [run(f) for f in (computing, plain)]
+        order = direct if first else direct[::-1]
+        seen.append([f(X)[1:] for f in order * 2] + [outer(f, X) for f in (computing, plain) * 2])
+    assert seen[0] == seen[1]

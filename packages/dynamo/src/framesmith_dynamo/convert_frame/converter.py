@@ -66,6 +66,7 @@ NOTHING_TO_COMPILE = "no tensor operations were found in several compilations"
 #: Calls of one code object whose trace may end in an exception.
 MAX_RAISED = 16
 COMPILED_ELSEWHERE = "another thread is compiling it"
+COMPUTED_GLOBALS = "its globals are of a subclass of dict, which may compute names"
 #: Seconds for which a call that must not run eagerly waits for a thread that compiles its function.
 PATIENCE = 600.0
 IN_ORDER = "inputs that its graph changes share memory with others"
@@ -151,6 +152,8 @@ class FrameConverter:
         reason = why_not_compiled(info.code, names)
         if reason is not None:
             return SKIP(reason, recursive=skips_callees(info.code, names))
+        if type(names) is not dict:  # those of annotationlib, with which it asks functions for annotations
+            return self._run_once(info.code, COMPUTED_GLOBALS, quiet=True)
         resets.register()
         with compile_context(CompileContext(next_compile_id(info.code))):
             reason = why_unsupported_state()

@@ -34,12 +34,20 @@ NEVER_WORTH_IT = register_break(
     why="the graph broke inside of it for the same reason in each caller, or the compiler failed on it",
     hint="move the breaking code out of the function, or mark it with framesmith.disable, which saves the attempts",
 )
+FOREIGN_NAMES = register_break(
+    "globals-of-a-subclass",
+    what="a function is called whose globals are of a subclass of dict",
+    why="the class may compute the names that they lack",
+    hint="the call runs eagerly between two graphs",
+)
 
 
 def check(state: TraceState, function: FunctionType) -> None:
     """Break if a function must not be inlined here."""
     if state.depth >= MAX_DEPTH:
         raise GraphBreak(TOO_DEEP, function.__qualname__)
+    if type(function.__globals__) is not dict:
+        raise GraphBreak(FOREIGN_NAMES, f"{function.__module__}.{function.__qualname__}")
     reason = why_not_inlined(function.__code__, function.__globals__)
     if reason is not None:
         raise GraphBreak(NOT_INLINED, f"{function.__module__}.{function.__qualname__}: {reason}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Value
 
 
-Built = Literal["list", "set", "map"]
+Built = Literal["list", "set", "map", "tuple"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,15 @@ CONTAINER_BUILDERS: Final[dict[str, tuple[Built, int]]] = {
     "DICT_UPDATE": ("map", 1),
     "DICT_MERGE": ("map", 1),
 }
+#: Instructions that take their last operand for a tuple unseen.
+TUPLE_READERS: Final = frozenset({"MATCH_CLASS", "MATCH_KEYS"})
 #: The instruction that fills a container of each kind.
-EXTENDERS: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE", "map": "DICT_UPDATE"}
+EXTENDERS: Final[dict[Built, str]] = {
+    "list": "LIST_EXTEND",
+    "set": "SET_UPDATE",
+    "map": "DICT_UPDATE",
+    "tuple": "LIST_EXTEND",
+}
 #: Instructions whose results may hold NULL, and their replacements, whose results do not.
 WITHOUT_NULL = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 #: Instructions that CPython lets have only operands made in the same code.
@@ -101,6 +108,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
         kind, above = CONTAINER_BUILDERS[instr.op]
         built = len(slots) - above - instr.arg
         slots[built] = RebuiltContainer(kind, slots[built])
+    elif instr.op in TUPLE_READERS:
+        slots[-1] = RebuiltContainer("tuple", slots[-1])
     codegen.restore_stack(slots[:outside])
     with protection(residual, caught):
         codegen.restore_stack(slots[outside:])
@@ -337,7 +346,7 @@ class OpenBlock:
 
 
 class RebuiltContainer:
-    """A container under construction, referenced only by the stack, so that a new one can replace it."""
+    """A container that only the stack refers to, so that a new one can replace it."""
 
     __slots__ = ("content", "kind")
 
@@ -347,9 +356,11 @@ class RebuiltContainer:
         self.content = content
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.build(self.kind, 0)
+        codegen.build("list" if self.kind == "tuple" else self.kind, 0)
         codegen(self.content)
         codegen.emit(EXTENDERS[self.kind], 1)
+        if self.kind == "tuple":
+            codegen.emit("LIST_TO_TUPLE")
 
 
 def emit_continuation_call(residual: Residual, way: Arm, variables: dict[str, str]) -> None:

@@ -108,28 +108,25 @@ def entry_source(tr: Tracer, entries: Entries, name: str) -> Source:
 
 
 def load(tr: Tracer, entries: Entries, name: str) -> Value | None:
-    """Return the current value of a name in a module's dictionary, or None; `guard_absence` guards the latter."""
+    """Return the current value of a name in a module's dictionary, or None; `guard_absence` guards the latter.
+
+    Breaks at a name that is imported when Python reads it: code that reads it elsewhere would import it there.
+    """
     pending = tr.journal.load_global(entries, name)
     if pending is not None:
         return None if pending is DELETED else pending
+    if type(entries.get(name)) is LAZY_IMPORT:
+        raise GraphBreak(IMPORT_RUNS_CODE, f"{name}, which is imported lazily")
     return value_at(tr, entries[name], entry_source(tr, entries, name)) if name in entries else None
 
 
-def load_resolved(tr: Tracer, entries: Entries, name: str) -> Value | None:
-    """Return the value of a global or of a module's attribute, or None; breaks where Python would import it now."""
-    if (
-        LAZY_IMPORT is not None
-        and type(entries.get(name)) is LAZY_IMPORT
-        and tr.journal.load_global(entries, name) is None
-    ):
-        raise GraphBreak(IMPORT_RUNS_CODE, f"{name}, which is imported lazily")
-    return load(tr, entries, name)
-
-
 def guard_absence(tr: Tracer, entries: Entries, name: str) -> None:
-    """Guard that a user's module has no such entry."""
+    """Guard that a user's module has no such entry, and that its dictionary computes none."""
     if tr.journal.load_global(entries, name) is None and not is_trusted(entries.get("__name__")):
-        tr.guard(namespace_source(tr, entries), "DICT_NOT_CONTAINS", name)
+        owner = namespace_source(tr, entries)
+        if not isinstance(owner, InstanceDictSource):  # those of modules are plain
+            tr.guard(owner, "TYPE_MATCH", dict)
+        tr.guard(owner, "DICT_NOT_CONTAINS", name)
 
 
 def store(tr: Tracer, entries: Entries, name: str, value: Value) -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from framesmith_bytecode import Instr
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.lookup.entries import special_method
+
+MAPPING_GET = register_break(
+    "mapping-with-its-own-get",
+    what="a mapping pattern is matched against an object whose class defines `get` in Python",
+    why="the match calls it once for each key",
+    hint="match a plain dict of the items",
+)
 
 #: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h.
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
@@ -41,6 +50,8 @@ def match_mapping(frame: Frame, instr: Instr) -> None:
 def match_keys(frame: Frame, instr: Instr) -> None:
     """(subject, keys): push the tuple of values, or None when a key is missing."""
     subject, keys = frame.peek(2), frame.peek(1).unpack(frame)
+    if keys and special_method(frame, subject, "get") is not None:
+        raise GraphBreak(MAPPING_GET, subject.describe())
     if all(subject.contains(frame, key).bool_(frame) for key in keys):
         frame.push(TupleValue([subject.getitem(frame, key) for key in keys]))
     else:

@@ -7,17 +7,25 @@ import sys
 from types import ModuleType
 
 from framesmith_bytecode import Instr
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.lookup.libraries import is_trusted
 from framesmith_guards import ModuleSource
+
+IMPORT_FAILS = register_break(
+    "import-fails",
+    what="a name that a module lacks is imported from it",
+    why="Python words the error by the files of the module and of the program",
+    hint="import the name outside the compiled function",
+)
 
 
 def load_global(frame: Frame, name: str) -> Value:
     """Return a global or builtin; raises the program's NameError. A global may shadow a builtin later."""
-    value = namespaces.load_resolved(frame, frame.globals, name)
+    value = namespaces.load(frame, frame.globals, name)
     if value is not None:
         return value
     namespaces.guard_absence(frame, frame.globals, name)
@@ -64,7 +72,22 @@ def import_name(frame: Frame, instr: Instr) -> None:
     if not isinstance(sys.modules.get(full), ModuleType):
         raise GraphBreak(namespaces.IMPORT_RUNS_CODE, full)
     bound = full if names.as_constant() else full.partition(".")[0]
-    frame.push(frame.wrap(sys.modules[bound], ModuleSource(bound)))
+    module = frame.wrap(sys.modules[bound], ModuleSource(bound))
+    if names.as_constant():
+        ask_whether_package(frame, module)
+    frame.push(module)
+
+
+def ask_whether_package(frame: Frame, module: Value) -> None:
+    """Read `__path__`, as imports from a module do: a module's own `__getattr__` sees it."""
+    names = vars(module.as_constant())
+    if "__getattr__" not in names or "__path__" in names or is_trusted(names.get("__name__")):
+        return
+    try:
+        module.getattr_(frame, "__path__")
+    except TracedRaise as error:
+        if not issubclass(error.value.python_type(), AttributeError):
+            raise
 
 
 @interprets("IMPORT_FROM")
@@ -74,7 +97,9 @@ def import_from(frame: Frame, instr: Instr) -> None:
     try:
         frame.push(module.getattr_(frame, instr.arg))
     except TracedRaise as error:
-        name = f"{module.as_constant().__name__}.{instr.arg}"
-        if name not in sys.modules or not issubclass(error.value.python_type(), AttributeError):
+        if not issubclass(error.value.python_type(), AttributeError):
             raise
+        name = f"{module.as_constant().__name__}.{instr.arg}"
+        if name not in sys.modules:
+            raise GraphBreak(IMPORT_FAILS, name) from None
         frame.push(frame.wrap(sys.modules[name], ModuleSource(name)))

@@ -51,7 +51,7 @@ class PythonModuleValue(KnownValue):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "__dict__":
             return ModuleDictValue(tr, self.entries)
-        value = namespaces.load_resolved(tr, self.entries, name)
+        value = namespaces.load(tr, self.entries, name)
         if value is not None:
             return value
         namespaces.guard_absence(tr, self.entries, name)
