@@ -8,6 +8,7 @@ from framesmith_bytecode import CallShape, Instr, Label, decode, encode
 from framesmith_bytecode.corpus.round_trip import round_trip_problem
 from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table
 from framesmith_bytecode.cpython.opcodes import NAMES, OPCODES
+from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.nested import map_code, walk_code
 from framesmith_bytecode.reading.readers import DecodeError
 
@@ -51,6 +52,18 @@ def test_a_difference_in_bytes_is_reported(monkeypatch):
     ):
         monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.encode", lambda _, other=other: other)
         assert message in round_trip_problem(code)
+
+
+def test_a_backward_jump_keeps_the_prefix_that_only_its_own_length_needs():
+    """256 units back with the prefix, 255 without: since 3.13 the compiler begins with the prefix."""
+    kept = 0
+    prefixed = bytes((OPCODES["EXTENDED_ARG"], 1, OPCODES["JUMP_BACKWARD"], 0))
+    for end in ("", " -c\n"):
+        for count in range(115, 128):
+            code = compile("x\n" * 300 + "while a:\n" + " b = 1\n" * count + end, "name", "exec")
+            assert encode(decode(code)).co_code == code.co_code
+            kept += prefixed in code.co_code
+    assert bool(kept) == TABLE.jumps_start_wide
 
 
 def test_code_whose_line_table_was_cut_short_has_no_positions():
