@@ -73,6 +73,14 @@ def _refusal_of_in() -> str:
     raise AssertionError("an object contains something")
 
 
+def _index_names_item() -> bool:
+    try:
+        [1].index(0)
+    except ValueError as error:
+        return "0" in str(error)
+    raise AssertionError("a list has what is not in it")
+
+
 def _shared_integers() -> range:
     low, high = 0, 1
     while int(str(low - 1)) is int(str(low - 1)):
@@ -117,6 +125,8 @@ SHARED_INTEGERS: Final = _shared_integers()
 BOUNDS_SLICE_LATE: Final = _slice_is_bounded_late()
 #: Whether `a.extend(a)` takes the items that lie in the list, and not those that the `__iter__` of its class answers.
 EXTENDS_ITSELF_AS_STORED: Final = _list_extends_itself_as_stored()
+#: Whether the error of `index` of lists and deques shows the item that is missing.
+INDEX_NAMES_ITEM: Final = _index_names_item()
 #: Whether `tuple(iterable)` asks for a length, as `list(iterable)` does.
 TUPLE_ASKS_LENGTH: Final = _tuple_asks()
 #: Whether a defaultdict stores a new item by `__setitem__`, which its class may override; else as `setdefault` does.

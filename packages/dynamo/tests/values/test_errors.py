@@ -14,7 +14,7 @@ import operator
 import random
 import re
 import typing
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,6 +59,9 @@ class Computed:
     @property
     def p(self) -> int:
         return 1
+
+
+Pair = namedtuple("Pair", "a b")
 
 
 def function(*args: Any) -> int:
@@ -108,7 +111,8 @@ def differences(call: Callable[..., Any], args: tuple[Any, ...], **kwargs: Any) 
 
 def made(text: str) -> Callable[..., Any]:
     """Return the function of a text: an expression of `a` (and `b`), or a body."""
-    names: dict[str, Any] = {"function": function, "HalfManager": HalfManager}
+    names: dict[str, Any] = {"function": function, "HalfManager": HalfManager, "deque": deque, "Pair": Pair}
+    names["OrderedDict"] = OrderedDict
     body = f" return {text}" if not text.startswith(" ") else text
     exec(f"def made(a, b=None):\n{body}", names)
     return names["made"]  # type: ignore[no-any-return]
@@ -155,6 +159,24 @@ def test_two_operands(text: str) -> None:
     call, choose = made(text), random.Random(text)
     pairs = choose.sample(list(itertools.product(VALUES, repeat=2)), 24)
     assert not [found for pair in pairs if (found := differences(call, pair))]
+
+
+LACKING = [
+    "[1].index(a)", "(1,).index(a)", "deque([1]).index(a)", "range(3).index(5)", "Pair(1, 2).index(a)",
+    "Pair(1, 2)._replace(c=1, d=2)",
+    "OrderedDict().pop(a, 5)", "OrderedDict(k=1).pop(a)", "OrderedDict().move_to_end(a)",
+    "OrderedDict(k=1).move_to_end(a)",
+    "OrderedDict([(a, 1)])", "OrderedDict.fromkeys([a])", "OrderedDict(k=1)[a]", "OrderedDict().setdefault(a, 1)",
+    "OrderedDict().update([(a, 1)])", "a in OrderedDict(k=1)", "OrderedDict(k=1).get(a)",
+    " b = OrderedDict(k=1)\n b[a] = 1", " b = OrderedDict(k=1)\n del b[a]",
+    "{}.pop(a, 5)", "{'k': 1}.pop(a)", "{a: 1}", "dict([(a, 1)])", "dict.fromkeys([a])", "{'k': 1}[a]", "{a}",
+    "a in {1}", " b = {}\n b[a] = 1", " b = {}\n del b[a]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LACKING)
+def test_what_a_container_does_not_hold(text: str) -> None:
+    assert not differences(made(text), ([9],))
 
 
 CALLABLES: list[Any] = [

@@ -126,7 +126,7 @@ def list_errors(xs):
         try:
             attempt()
         except (IndexError, ValueError, TypeError) as error:
-            out.append(type(error).__name__)
+            out.append((type(error).__name__, str(error)))
     return out
 
 

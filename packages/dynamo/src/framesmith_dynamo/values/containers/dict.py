@@ -154,7 +154,7 @@ class DictValue(MutableContainer, MappingValue):
         return tr.call(self.factory, [], {})
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        hashed = operations.hash_key(tr, key, dict)
+        hashed = operations.hash_key(tr, key, _hasher(self.cls))
         self.changes(tr)
         self.stored.setdefault(hashed, key)
         entry = self.entries.get(hashed)
@@ -170,7 +170,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def discard(self, tr: Tracer, key: Value) -> Value | None:
         """Remove a key; return its value, or None when it was missing."""
-        hashed = operations.hash_key(tr, key, dict)
+        hashed = operations.hash_key(tr, key, _hasher(self.cls))
         value = self.lookup(tr, key)
         if value is None:
             return None
@@ -271,7 +271,7 @@ class DictValue(MutableContainer, MappingValue):
         return super().call_method(tr, name, args, kwargs)
 
     def m_pop(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        if not self.entries and is_unhashable(key):
+        if self.cls is not OrderedDict and not self.entries and is_unhashable(key):
             self.guard_keys(tr)  # an empty dict does not call the key's hash
         elif (value := self.discard(tr, key)) is not None:
             return value
@@ -292,7 +292,9 @@ class DictValue(MutableContainer, MappingValue):
 
     def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None, /) -> None:
         self.guard_keys(tr)
-        hashed = operations.hash_key(tr, key, dict)
+        if not self.entries and is_unhashable(key):
+            self._no_key(tr, key)
+        hashed = operations.hash_key(tr, key, _hasher(self.cls))
         if hashed not in self.entries:
             self._no_key(tr, key)
         self.changes(tr)
@@ -405,6 +407,11 @@ _ORDERED: Final = {
 }
 
 
+def _hasher(cls: type) -> type | None:
+    """Return the type that an error may name where a key is stored or removed: an OrderedDict hashes it by itself."""
+    return None if cls is OrderedDict else dict
+
+
 def new_dict(
     tr: Tracer, pairs: Iterable[tuple[Value, Value]] = (), cls: type = dict, *, factory: Value | None = None
 ) -> DictValue:
@@ -412,7 +419,7 @@ def new_dict(
     value = DictValue(cls, factory=factory)
     tr.journal.track_new(value)
     for key, item in pairs:
-        hashed = operations.hash_key(tr, key, dict)
+        hashed = operations.hash_key(tr, key, _hasher(cls))
         known = value.entries.get(hashed)
         value.entries[hashed] = Entry(key if known is None else known.key, item)
     return value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
-from framesmith_dynamo.values.errors import answered
+from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.lookup.entries import entry_value
 from framesmith_dynamo.values.lookup.static import instance_dict, type_lookup
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
@@ -71,6 +71,10 @@ def _is_generated(found: Found | None) -> bool:
 
 def is_structseq_class(cls: type) -> bool:
     return issubclass(cls, tuple) and isinstance(cls.__dict__.get("n_sequence_fields"), int)
+
+
+class _Fieldless(NamedTuple):
+    """A named tuple that has no name to replace."""
 
 
 class NamedTupleValue(TupleValue):
@@ -200,9 +204,9 @@ class NamedTupleValue(TupleValue):
         return super().call_method(tr, name, args, kwargs)
 
     def m__replace(self, tr: Tracer, **kwargs: Value) -> Value:
-        unknown = [name for name in kwargs if name not in self.names]
+        unknown = {name: value for name, value in kwargs.items() if name not in self.names}
         if unknown:
-            tr.raise_(ValueError, f"Got unexpected field names: {unknown!r}")
+            refuse(tr, _Fieldless()._replace, (), unknown)
         return NamedTupleValue([kwargs.get(name, self.at(i)) for i, name in enumerate(self.names)], self.cls)
 
     def m__asdict(self, tr: Tracer) -> Value:

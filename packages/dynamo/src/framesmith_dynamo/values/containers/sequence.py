@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
+from framesmith_dynamo.python_behaviour import INDEX_NAMES_ITEM
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
@@ -97,8 +98,9 @@ class SequenceValue(ContainerValue):
         last = len(self.items) if stop is None else bound_of(tr, stop)
         found = self._position(tr, value, range(len(self.items))[first:last])
         if found is None:
-            fixed = "tuple.index(x): x not in tuple"
-            tr.raise_(ValueError, fixed if self.family == "tuple" else f"{plain(value)!r} is not in {self.family}")
+            named = INDEX_NAMES_ITEM and self.family != "tuple"
+            fixed = f"{self.family}.index(x): x not in {self.family}"
+            tr.raise_(ValueError, f"{plain(value)!r} is not in {self.family}" if named else fixed)
         return tr.constant(found)
 
     def _position(self, tr: Tracer, value: Value, indices: range) -> int | None:
