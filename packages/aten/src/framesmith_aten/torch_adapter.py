@@ -11,6 +11,7 @@ from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
 _NUMBERS: Final = "numbers of dynamic shapes are not computed in graphs"
+_FORWARD: Final = "torch.func.jvp and jacfwd in graphs fail to compile"
 _GRADIENTS: Final = "torch._dynamo is imported when torch.func.grad is first compiled"
 
 
@@ -37,11 +38,24 @@ unstable: Final = Needs(
         ),
         need("torch._C._functorch.maybe_current_level", "torch.vmap in graphs fails to compile"),
         need("torch._C._functorch.maybe_get_level", "torch.vmap in graphs fails to compile"),
+        need("torch._C._ForceDispatchKeyGuard", _FORWARD),
+        need("torch._C._dispatch_tls_local_include_set", _FORWARD, name="keys_included"),
+        need("torch._C._dispatch_tls_local_exclude_set", _FORWARD, name="keys_excluded"),
         need("torch._functorch.eager_transforms._autograd_grad", _GRADIENTS, instead=None),
         need(
             "torch._functorch.eager_transforms.grad_and_value_impl",
             "torch.func.grad breaks the graph",
             name="grad_and_value",
+        ),
+        need(
+            "torch._functorch.eager_transforms._vjp_with_argnums",
+            "torch.func.vjp and jacrev break the graph",
+            name="vjp_with_argnums",
+        ),
+        need(
+            "torch._functorch.eager_transforms._jvp_with_argnums",
+            "torch.func.jvp and jacfwd break the graph",
+            name="jvp_with_argnums",
         ),
         need(
             "torch._functorch.vmap.doesnt_support_saved_tensors_hooks",

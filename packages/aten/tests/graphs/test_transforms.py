@@ -1,4 +1,4 @@
-"""`vmapped` and `differentiated`: torch's transforms over a graph, by operands and results."""
+"""`vmapped`, `differentiated`, pull-backs, `pushed_forward`: torch's transforms over a graph, operands and results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import torch
 from torch import fx
 from torch.nn.modules.module import register_module_forward_hook
 
-from framesmith_aten.graphs.transforms import BodyInterpreter, differentiated, vmapped
+from framesmith_aten.graphs.transforms import (
+    BodyInterpreter,
+    differentiated,
+    pulled_back,
+    pushed_forward,
+    vmapped,
+    with_pullback,
+)
 
 
 def body(a, w):
@@ -40,6 +47,44 @@ def test_gradients_a_value_and_others():
     for one, other in zip(found, (a * w, (a * b * w).sum(), a.exp(), w), strict=True):
         torch.testing.assert_close(one, other)
     assert found[0].requires_grad and found[3] is w
+
+
+def test_results_and_a_pullback():
+    a, b, w = torch.randn(3), torch.randn(3), torch.randn(3, requires_grad=True)
+    out, other, pullback = with_pullback(lambda a, b, w: (a * b * w, a.exp()), 2, (1,), 1, a, b, w)
+    torch.testing.assert_close((out, other), (a * b * w, a.exp()))
+    for cotangent in (torch.ones(3), b):
+        [gradient] = pulled_back(pullback, True, True, cotangent)
+        torch.testing.assert_close(gradient, a * w * cotangent)
+        assert gradient.requires_grad
+    assert not pulled_back(pullback, False, False, b)[0].requires_grad
+
+
+def test_a_pullback_of_each():
+    a = torch.randn(3)
+    _, pullback = with_pullback(lambda a: (a.sin(),), 1, (0,), 1, a)
+    [found] = vmapped(
+        lambda b, pull: pulled_back(pull, True, True, b), (0, None), (0,), "error", torch.eye(3), pullback
+    )
+    torch.testing.assert_close(found, a.cos().diag())
+
+
+def test_results_tangents_and_others():
+    a, b, w = torch.randn(3), torch.randn(3), torch.randn(3, requires_grad=True)
+    found = pushed_forward(lambda a, b, w: (a * b * w, a.exp()), 2, (1,), 1, False, a, b, a, w)
+    torch.testing.assert_close(found, (a * b * w, a * a * w, a.exp()))
+    assert found[1].requires_grad
+
+
+def test_an_error_of_a_forward_formula_leaves_no_dispatch_key_behind():
+    def fails(a):
+        _guard = torch._C._DisableFuncTorch()  # as torch's printing has it; the error's traceback keeps it
+        raise KeyError
+
+    before = str(torch._C._dispatch_tls_local_exclude_set())
+    with pytest.raises(KeyError):
+        pushed_forward(fails, 1, (0,), 1, False, torch.ones(3), torch.ones(3))
+    assert str(torch._C._dispatch_tls_local_exclude_set()) == before
 
 
 @pytest.mark.parametrize("dim", [-1, 3])

@@ -59,6 +59,17 @@ unstable: Final = Needs(
         need("torch._functorch.vmap._unwrap_batched", "torch.vmap breaks the graph", name="unwrap_batched"),
         need("torch._functorch.vmap._maybe_remove_batch_dim", "torch.vmap breaks the graph", name="remove_batch_dim"),
         need("torch._functorch.vmap._get_name", "torch.vmap breaks the graph", name="name_of_mapped"),
+        need(
+            "torch._functorch.apis._wraps_without_dynamo_attrs",
+            "torch.func.jacrev and jacfwd called in a graph break it",
+            name="wraps_without_dynamo",
+        ),
+        need(
+            "torch._functorch.apis._DYNAMO_WRAPPER_ATTRS",
+            "functions under torch.func have attributes of torch.compile",
+            name="dynamo_attributes",
+            instead=(),
+        ),
         need("torch.utils._pytree.tree_flatten", "torch.func.grad breaks the graph"),
         need("torch.utils._pytree.tree_unflatten", "torch.vmap breaks the graph"),
         need("torch._functorch.vmap.lazy_load_decompositions", "torch.vmap breaks the graph"),

@@ -18,7 +18,7 @@ import torch
 from framesmith_aten.fakes.light_fakes import plain_fake
 from framesmith_aten.fakes.light_refs import lighten
 from framesmith_aten.fakes.light_torch import discard_report, rebuilt, rebuilt_globals, report_slow
-from framesmith_aten.fakes.rules import elementwise, packed_numbers, padding, reductions, upsampling, views
+from framesmith_aten.fakes.rules import elementwise, packed_numbers, padding, reductions, tangents, upsampling, views
 from framesmith_aten.fakes.rules.memory_reads import refuse_memory
 from framesmith_aten.fakes.rules.static_results import StaticResults
 from framesmith_aten.fakes.rules.symbolic_results import dispatched
@@ -215,7 +215,8 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
     """
     if mode.shape_env is not None and func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
-    if (rule := packed_numbers.rule_for(func, args, kwargs)) is not None:
+    rule = packed_numbers.rule_for(func, args, kwargs) or tangents.rule_for(func, args, kwargs)
+    if rule is not None:
         with mode:
             return rule()
     if func in _CALLING:

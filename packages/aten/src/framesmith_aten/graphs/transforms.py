@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from traceback import clear_frames
 from typing import Any, cast
 
 import torch
@@ -83,13 +85,101 @@ def differentiated(
     return (*gradients, value, *others)
 
 
+class PullBack:
+    """The function that `torch.func.vjp` returns, as a value of a graph: it maps cotangents to gradients."""
+
+    def __init__(self, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+        self.function = function
+
+
+def with_pullback(
+    body: Callable[..., tuple[torch.Tensor, ...]], arguments: int, argnums: Sequence[int], outputs: int, *operands: Any
+) -> tuple[Any, ...]:
+    """Return what `torch.func.vjp` gives for a body: its results, and the function of cotangents as a `PullBack`.
+
+    The first `arguments` of the operands are the function's own, of which `argnums` are those to differentiate; it
+    captures the others. The first `outputs` of the results have cotangents. Raises what torch raises.
+    """
+    function = _with_others(body, outputs, operands[arguments:])
+    results, pullback, others = _vjp()(function, *operands[:arguments], argnums=tuple(argnums), has_aux=True)
+    return (*results, *others, PullBack(pullback))
+
+
+def pulled_back(
+    pullback: PullBack, retain_graph: bool, create_graph: bool, *cotangents: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients that a function of `torch.func.vjp` gives for cotangents. Raises what torch raises."""
+    return pullback.function(cotangents, retain_graph=retain_graph, create_graph=create_graph)
+
+
+def pushed_forward(
+    body: Callable[..., tuple[torch.Tensor, ...]],
+    arguments: int,
+    argnums: Sequence[int],
+    outputs: int,
+    strict: bool,
+    *operands: Any,
+) -> tuple[torch.Tensor, ...]:
+    """Return what `torch.func.jvp` gives for a body: its first `outputs` results, their tangents, its other results.
+
+    The first `arguments` of the operands are the function's own; tangents of those in `argnums` follow; it captures the
+    others. Raises what torch raises.
+    """
+    tangents, captured = operands[arguments:][: len(argnums)], operands[arguments + len(argnums) :]
+    function = _with_others(body, outputs, captured)
+    with _keys_restored():
+        results, changes, others = unstable.jvp_with_argnums(
+            function, operands[:arguments], tangents, tuple(argnums), strict=strict, has_aux=True
+        )
+    return (*results, *changes, *others)
+
+
+@contextmanager
+def _keys_restored() -> Iterator[None]:
+    """Context manager that restores the thread's dispatch keys if its body raises.
+
+    Where a forward formula fails on fakes, torch prints a tensor for the message, which fails, too; the frames of that
+    hold guards, which would set the keys to those inside a dispatch when the error is forgotten.
+    """
+    force: Any = unstable.ForceDispatchKeyGuard
+    with force(unstable.keys_included(), unstable.keys_excluded()):
+        try:
+            yield
+        except Exception as error:
+            clear_frames(error.__traceback__)
+            raise
+
+
+def _with_others(
+    body: Callable[..., tuple[torch.Tensor, ...]], outputs: int, captured: Sequence[Any]
+) -> Callable[..., tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]]:
+    """Return the function of a body that returns its first results and its others, as with `has_aux`."""
+    run = function_of(body)
+
+    def function(*given: Any) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        results = run(*given, *captured)
+        return tuple(results[:outputs]), tuple(results[outputs:])
+
+    return function
+
+
 @cache
 def _grad_and_value() -> Callable[..., Any]:
-    """Return torch's own function of (function, argnums, has_aux, args, kwargs), which does not import torch._dynamo.
+    """Return torch's own function of (function, argnums, has_aux, args, kwargs), without an import of torch._dynamo."""
+    return _without_dynamo(unstable.grad_and_value)
+
+
+@cache
+def _vjp() -> Callable[..., Any]:
+    """Return torch's own function of (function, *primals, argnums, has_aux), without an import of torch._dynamo."""
+    return _without_dynamo(unstable.vjp_with_argnums)
+
+
+def _without_dynamo(whole: Any) -> Callable[..., Any]:
+    """Return a function of torch that computes gradients, rebuilt so that it does not import torch._dynamo.
 
     Where torch's code differs from the known one, it does; see Note [Rebuilt functions].
     """
-    whole: Any = unstable.grad_and_value
     inner = getattr(whole, "__wrapped__", None)
     autograd, guarding = unstable.autograd_grad, unstable.without_saved_hooks
     if inner is None or autograd is None or guarding is None:

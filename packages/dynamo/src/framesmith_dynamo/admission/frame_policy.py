@@ -37,12 +37,16 @@ TORCH_NOT_INLINED = ModulePatterns(
 )  # fmt: skip
 #: Exceptions: the Python code of `torch.vmap` and `functional_call`, up to the functions that have handlers.
 TORCH_PARTS_INLINED = ModulePatterns("_functorch.apis", "_functorch.vmap", "_functorch.functional_call")
-#: Exceptions by function: the call of an `fx.GraphModule`,
+#: Exceptions by function, and the functions defined in it: the call of an `fx.GraphModule`,
 TORCH_INLINED = frozenset({
     ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),
     ("fx.graph_module", "_WrappedCall.__call__"),
-    # the function by which `torch.func.grad` computes gradients and a value,
-    ("_functorch.eager_transforms", "grad_impl"),
+    # `torch.func`, up to the functions that have handlers,
+    *(("_functorch.eager_transforms", name) for name in (
+        "grad_impl", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "error_if_complex", "_chunked_standard_basis_for_",
+        "_construct_standard_basis_for", "_slice_argnums", "_validate_and_wrap_argnums", "_validate_and_wrap_argnum",
+        "_check_unique_non_empty", "_safe_zero_index", "safe_unflatten",
+    )),
     # and `torch._dynamo.error_on_graph_break`, as a context manager and as a decorator
     ("_dynamo.decorators", "error_on_graph_break"),
     ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__init__"),
@@ -221,7 +225,8 @@ def does_nothing(code: CodeType) -> bool:
 
 
 def _is_called_through(code: CodeType, module: str) -> bool:
-    return (part_of_torch(module), code.co_qualname) in TORCH_INLINED
+    part, name = part_of_torch(module), code.co_qualname
+    return (part, name) in TORCH_INLINED or (part, name.partition(".<locals>")[0]) in TORCH_INLINED
 
 
 def _is_made_by_torch_compile(code: CodeType) -> bool:

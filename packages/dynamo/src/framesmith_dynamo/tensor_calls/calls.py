@@ -17,6 +17,7 @@ from framesmith_aten.checks.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.checks.rng_order import RNG_ORDER
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import is_defect, is_memory_read
+from framesmith_aten.graphs.transforms import PullBack
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
@@ -29,6 +30,7 @@ from framesmith_dynamo.tensor_calls.rollback import changed_histories, check_rol
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
+from framesmith_dynamo.values.higher_order.pullbacks import PullBackValue
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
@@ -387,6 +389,8 @@ def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
         return new_dict(
             frame, [(frame.constant(key), _item_value(frame, item, node, key)) for key, item in result.items()]
         )
+    if isinstance(result, PullBack):
+        return PullBackValue(node)
     if is_symbolic(result):
         frame.state.builder.number(result, node)
     return _constant_result(frame, result)

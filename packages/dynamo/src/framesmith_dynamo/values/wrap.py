@@ -52,6 +52,7 @@ TABLES = (
     "framesmith_dynamo.values.higher_order.control_flow",
     "framesmith_dynamo.values.higher_order.vmap",
     "framesmith_dynamo.values.higher_order.gradients",
+    "framesmith_dynamo.values.higher_order.jacobians",
     "framesmith_dynamo.values.torch_api.contexts",
     "framesmith_dynamo.values.higher_order.autograd_functions",
     "framesmith_dynamo.builtins",

@@ -1,4 +1,4 @@
-"""`torch.vmap` and `torch.func.grad` in a trace: one node around a graph of the body, or a break."""
+"""`torch.vmap` and the derivatives of `torch.func` in a trace: one node around a graph of the body, or a break."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from driver import check, compiled
 from torch import fx
 
-from framesmith_aten.graphs.transforms import differentiated, vmapped
+from framesmith_aten.graphs.transforms import differentiated, pulled_back, pushed_forward, vmapped, with_pullback
 
 X = torch.arange(12.0).reshape(3, 4)
 W = torch.nn.Parameter(torch.ones(4))
+NODES = (vmapped, differentiated, with_pullback, pulled_back, pushed_forward)
 
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "inside": lambda x: torch.vmap(lambda a: a.sin() * 2)(x) + 1,
@@ -32,6 +33,12 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "gradients of arguments": lambda x: torch.func.grad(lambda p, y: (p["w"] * y).sum(), (0, 1))({"w": x}, x + 1),
     "gradients of gradients": torch.func.grad(lambda a: torch.func.grad(lambda b: (b**3).sum())(a).sum()),
     "gradients of each": torch.vmap(torch.func.grad(lambda a: (a**3).sum())),
+    "gradients in no_grad": torch.no_grad()(torch.func.grad(lambda a: (a * W * a).sum())),
+    "pulled back": lambda x: torch.func.vjp(lambda a: a.sin() * W, x)[1](x.cos()),
+    "pushed forward": lambda x: torch.func.jvp(lambda a: {"b": a.sin() * W}, (x,), (x.cos(),)),
+    "jacobian": lambda x: torch.func.jacrev(lambda a: a.sin() * W)(x[0]),
+    "jacobian, forward": lambda x: torch.func.jacfwd(lambda a: a.sin() * W)(x[0]),
+    "hessian": lambda x: torch.func.hessian(lambda a: (a.sin() * W).sum())(x[0]),
 }
 
 
@@ -42,7 +49,7 @@ def test_one_node(name: str, dynamic: bool) -> None:
     function = WHOLE[name]
     subject = check(lambda x: function(x), X, dynamic=dynamic, fullgraph=True)
     graph = subject.graphs[-1]  # torch registers pytrees when a fake is first used: a process's first trace is repeated
-    assert any(node.target in (vmapped, differentiated) for node in graph.graph.nodes)
+    assert any(node.target in NODES for node in graph.graph.nodes)
 
 
 def test_the_body_is_a_graph_of_its_own() -> None:
@@ -90,7 +97,6 @@ BREAKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "asks-batched-tensor",
         torch.func.grad(lambda a: (a * 2).sum() if a.requires_grad else a.sum()),
     ),
-    "gradient in no_grad": ("function-not-differentiated", torch.no_grad()(torch.func.grad(lambda a: (a * a).sum()))),
     "level": ("asks-transform-level", torch.vmap(lambda a: a * (torch._C._functorch.maybe_current_level() or 5))),
 }
 

@@ -117,8 +117,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
         """,
         AUTOGRAD_CALL: """
             torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian
-            torch.autograd.functional.hessian torch.func.vjp torch.func.jvp torch.func.jacrev
-            torch.func.jacfwd
+            torch.autograd.functional.hessian
         """,
         HIGHER_ORDER: """
             torch.while_loop torch.compile torch.jit.script torch.jit.trace
