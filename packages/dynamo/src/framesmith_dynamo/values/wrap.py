@@ -34,7 +34,7 @@ TABLES = (
     "framesmith_dynamo.values.objects.simple_namespaces",
     "framesmith_dynamo.values.objects.user_objects",
     "framesmith_dynamo.values.objects.exception_groups",
-    "framesmith_dynamo.values.objects.type_parameters",
+    "framesmith_dynamo.values.functions.type_parameters",
     "framesmith_dynamo.values.functions.partials",
     "framesmith_dynamo.values.objects.cached_functions",
     "framesmith_dynamo.values.functions.compiled",

@@ -6,7 +6,7 @@ import importlib
 
 FAMILIES = (
     "stack", "variables", "names", "attributes", "operators", "jumps", "calls", "containers", "exceptions",
-    "contexts", "functions", "formatting", "generators", "intrinsics", "matching",
+    "contexts", "functions", "formatting", "generators", "matching",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from framesmith_dynamo.values.containers.mutable_sets import SET_OF_OBJECTS
 from framesmith_dynamo.values.containers.sets import hashed
 from framesmith_dynamo.values.errors import namesake, refuse
 from framesmith_dynamo.values.lookup.entries import guard_class
+from framesmith_dynamo.values.lookup.layouts import has_python_layout
 from framesmith_dynamo.values.lookup.static import MISSING, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.contents import (
@@ -29,7 +30,6 @@ from framesmith_dynamo.values.objects.contents import (
     SetContents,
     build_container,
 )
-from framesmith_dynamo.values.objects.layouts import has_python_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.wrap_registry import Family, wraps_family
 from framesmith_guards import AttrSource, ItemSource, MembersSource, StoredItemSource, is_constant, members_of

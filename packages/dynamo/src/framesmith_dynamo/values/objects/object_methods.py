@@ -10,9 +10,9 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.errors import refuse, refuse_positional
 from framesmith_dynamo.values.lookup.entries import entry_value
+from framesmith_dynamo.values.lookup.layouts import has_plain_layout
 from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
-from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import family_of
 from framesmith_guards.values.classes import class_dict
 

@@ -11,9 +11,9 @@ from framesmith_dynamo.values.attribute_dicts.instance_dict import InstanceDictV
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.errors import refuse
+from framesmith_dynamo.values.lookup.layouts import has_plain_layout
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
-from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import OBJECT_FAMILIES, ObjectValue
 
 if TYPE_CHECKING:

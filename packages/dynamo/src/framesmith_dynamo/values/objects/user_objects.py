@@ -11,10 +11,10 @@ from framesmith_dynamo.values.base import Found, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
 from framesmith_dynamo.values.known import Known
 from framesmith_dynamo.values.lookup.entries import entry_source, guard_class, value_at
+from framesmith_dynamo.values.lookup.layouts import has_plain_layout
 from framesmith_dynamo.values.lookup.libraries import is_trusted
 from framesmith_dynamo.values.lookup.static import instance_dict, is_immutable, type_lookup
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
-from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.wrap_registry import Family, build, builds_family, wraps_family
 from framesmith_guards import ItemSource
