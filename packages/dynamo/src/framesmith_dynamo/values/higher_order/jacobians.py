@@ -75,6 +75,9 @@ def jvp(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     has_aux, strict = kwargs["has_aux"].bool_(tr), "strict" in kwargs and kwargs["strict"].bool_(tr)
     if not issubclass(primals.python_type(), tuple):
         raise GraphBreak(NOT_DIFFERENTIATED, f"the arguments of the function are {primals.describe()}")
+    given = argnums.as_plain()
+    if any(type(at) is int and at < 0 for at in (given if isinstance(given, tuple) else (given,))):
+        raise GraphBreak(NOT_DIFFERENTIATED, "torch takes arguments numbered from the end for constants")
     arguments = Arguments(tr, primals.unpack(tr), argnums)
     changes = _tangents(tr, primals if argnums.is_none() else _chosen(tr, arguments), tangents)
     body, outputs, others = _body(tr, function, arguments, has_aux)
