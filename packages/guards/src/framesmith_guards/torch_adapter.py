@@ -18,6 +18,7 @@ _ASKED_OF_CALLS: Final = "the state of torch that a compiled function depends on
 _FAKES: Final = "there is nothing to trace programs with"
 _SYMBOLS: Final = "dynamic shapes are not compiled"
 _PROBES: Final = "tensors are checked in Python"
+_ONE_MORE_CALL: Final = "whether a transform of torch.func is active is read by a call of Python"
 _LIGHT: Final = "torch._dynamo is imported when the first function is compiled"
 
 unstable: Final = Needs(
@@ -32,6 +33,8 @@ unstable: Final = Needs(
         need("torch._C._get_dispatch_stack_at", _ASKED_OF_CALLS, essential=True),
         need("torch._C._get_tracing_state", _ASKED_OF_CALLS, essential=True),
         need("torch._C._functorch.peek_interpreter_stack", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._functorch._grad_increment_nesting", _ONE_MORE_CALL, instead=None),
+        need("torch._C._functorch._grad_decrement_nesting", _ONE_MORE_CALL, instead=None),
         need("torch._C._functorch.get_interpreter_stack", "calls inside torch.func transforms are not compiled"),
         need("torch._C._autograd._saved_tensors_hooks_is_enabled", _ASKED_OF_CALLS, essential=True),
         need("torch._C._autograd._top_saved_tensors_default_hooks", _ASKED_OF_CALLS, essential=True),

@@ -32,9 +32,9 @@ from framesmith_guards import (
     parameter_source,
     submodule_source,
 )
-from framesmith_guards.programs.native import probing
+from framesmith_guards.programs.native import modes, probing
 from framesmith_guards.programs.native import program as native_module
-from framesmith_guards.programs.native.probing import extension, mode_reader, why_no_tensors
+from framesmith_guards.programs.native.probing import extension, why_no_tensors
 from framesmith_guards.programs.native.rows import BLOCK_KINDS
 
 pytestmark = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
@@ -49,7 +49,8 @@ def test_torch_is_understood():
 def forget_probes():
     """Forget what was found out of this torch."""
     why_no_tensors.cache_clear()
-    mode_reader.cache_clear()
+    modes._known.cache_clear()
+    modes._right.cache_clear()
 
 
 @pytest.mark.parametrize(

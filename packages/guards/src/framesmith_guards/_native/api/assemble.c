@@ -194,14 +194,14 @@ static int assemble_blocks(Program *program, PyObject *tuple)
     return 0;
 }
 
-/* None, or (renew or None, rows, compare) */
+/* None, or (bits of modes, renew or None, rows, compare) */
 static int assemble_state(Program *program, PyObject *description)
 {
     PyObject *renew, *rows, *compare;
     if (description == Py_None) {
         return 0;
     }
-    if (!PyArg_ParseTuple(description, "OO!O", &renew, &PyTuple_Type, &rows, &compare)) {
+    if (!PyArg_ParseTuple(description, "IOO!O", &program->state.inactive, &renew, &PyTuple_Type, &rows, &compare)) {
         return -1;
     }
     program->state.renew = renew == Py_None ? NULL : Py_NewRef(renew);

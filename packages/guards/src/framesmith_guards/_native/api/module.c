@@ -5,6 +5,7 @@
 #include "run/run.h"
 #include "tensors/shapes.h"
 #include "tensors/torch_layout.h"
+#include "tensors/torch_modes.h"
 
 #include <structmember.h>
 
@@ -107,16 +108,18 @@ static PyObject *program_kill(Program *program, PyObject *unused)
 
 static PyObject *parse_and_check(PyObject *self, PyObject *args, PyObject *kwargs, int *status, int extract)
 {
-    PyObject *values, *function, *extracted = NULL;
+    PyObject *extracted = NULL;
+    *status = -1;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "a program takes (args, function) by position");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!O", &PyTuple_Type, &values, &function)) {
-        *status = -1;
+    if (PyTuple_GET_SIZE(args) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(args, 0))) {
+        PyErr_SetString(PyExc_TypeError, "a program takes a tuple of arguments and a function");
         return NULL;
     }
-    *status = check(self, PySequence_Fast_ITEMS(values), PyTuple_GET_SIZE(values), function,
+    PyObject *values = PyTuple_GET_ITEM(args, 0);
+    *status = check(self, PySequence_Fast_ITEMS(values), PyTuple_GET_SIZE(values), PyTuple_GET_ITEM(args, 1),
                     extract ? &extracted : NULL);
     return extracted;
 }
@@ -228,8 +231,8 @@ static PyMethodDef functions[] = {
     {"tensors_setup", tensors_setup, METH_VARARGS, "Find torch's shim and offsets; None, or why not."},
     {"tensors_probe", tensors_probe, METH_O, "(dtype, device type, device index, keys, metadata) of a tensor."},
     {"tensors_device_type", tensors_device_type, METH_O, "The shim's number of a device type, or None."},
-    {"tensors_watch_keys", tensors_watch_keys, METH_VARARGS, "Whether tensors_key_included can read these keys."},
-    {"tensors_key_included", tensors_key_included, METH_NOARGS, "Whether this thread includes a key watched."},
+    {"modes_find", modes_find, METH_VARARGS, "The bits of modes that can be read, given two dispatch keys."},
+    {"modes_read", modes_read, METH_NOARGS, "The bits found of modes that are active in this thread."},
     {"tensors_find_grad", tensors_find_grad, METH_VARARGS, "Find what requires_grad is made of, in probes."},
     {"tensors_requires_grad", tensors_requires_grad, METH_O, "requires_grad as programs see it."},
     {"tensors_use_bytes", tensors_use_bytes, METH_O, "Allow unchanged tensors to be recognised by their bytes."},
@@ -261,7 +264,7 @@ static int module_exec(PyObject *module)
     }
     if (dict_tags_setup() < 0 || add(module, "Program", PyType_FromSpec(&program_spec)) < 0 ||
         add(module, "OPCODES", opcodes()) < 0 || add(module, "SHAPE_OPERATORS", shape_operators()) < 0 ||
-        add(module, "PROPERTIES", tensor_properties()) < 0) {
+        add(module, "PROPERTIES", tensor_properties()) < 0 || add(module, "MODES", mode_names()) < 0) {
         return -1;
     }
     return 0;

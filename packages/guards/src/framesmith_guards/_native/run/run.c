@@ -4,6 +4,7 @@
 #include "run/blocks.h"
 #include "run/instructions.h"
 #include "tensors/tensors.h"
+#include "tensors/torch_modes.h"
 
 static int run_block(Program *program, const Instruction *i, PyObject **registers)
 {
@@ -15,12 +16,17 @@ static int run_block(Program *program, const Instruction *i, PyObject **register
     return manager == NULL ? -1 : leave_no_torch_function(manager, block_holds(program, block, registers));
 }
 
+static int torch_state_holds(Program *program)
+{
+    return program->has_state ? state_holds(&program->state, modes_active(program->state.inactive)) : 1;
+}
+
 int program_run(Program *program, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **registers)
 {
     if (program->dead) {
         return 0;
     }
-    int status = program->has_state ? state_holds(&program->state) : 1;
+    int status = torch_state_holds(program);
     for (Py_ssize_t k = 0; status == 1 && k < program->count; k++) {
         const Instruction *i = program->instructions + k;
         status = i->op == OP_RUN_BLOCK ? run_block(program, i, registers)

@@ -254,32 +254,3 @@ PyObject *tensors_device_type(PyObject *module, PyObject *name)
 #endif
     Py_RETURN_NONE;
 }
-
-/* c10::impl::tls_is_dispatch_key_included, and the keys it is asked about. */
-static _Bool (*key_included)(uint16_t);
-static uint16_t watched_keys[2];
-
-/* tensors_watch_keys(number, number) -> whether the next function can read these dispatch keys */
-PyObject *tensors_watch_keys(PyObject *module, PyObject *args)
-{
-    unsigned short first, second;
-    if (!PyArg_ParseTuple(args, "HH", &first, &second)) {
-        return NULL;
-    }
-#ifndef _WIN32
-    if (shim.library != NULL) {
-        const char *symbol = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE";
-        watched_keys[0] = first;
-        watched_keys[1] = second;
-        key_included = (_Bool(*)(uint16_t))dlsym(shim.library, symbol);
-    }
-#endif
-    return PyBool_FromLong(key_included != NULL);
-}
-
-/* tensors_key_included() -> whether one of the keys watched is included in this thread's dispatch */
-PyObject *tensors_key_included(PyObject *module, PyObject *unused)
-{
-    int found = key_included != NULL && (key_included(watched_keys[0]) || key_included(watched_keys[1]));
-    return PyBool_FromLong(found);
-}

@@ -11,7 +11,5 @@ PyObject *tensors_find_grad(PyObject *module, PyObject *tensors);
 PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor);
 PyObject *tensors_use_bytes(PyObject *module, PyObject *usable);
 PyObject *tensors_device_type(PyObject *module, PyObject *name);
-PyObject *tensors_watch_keys(PyObject *module, PyObject *args);
-PyObject *tensors_key_included(PyObject *module, PyObject *unused);
 
 #endif

@@ -29,7 +29,7 @@ def extension() -> tuple[ModuleType | None, str | None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Make real tensors, whatever modes the caller is in."""
     with (
         unstable.disable_current_modes(),
@@ -72,7 +72,7 @@ def why_no_tensors() -> str | None:
     descriptor = vars(base).get("requires_grad")
     if descriptor is None or sys.maxsize < 2**32:
         return "this torch keeps requires_grad elsewhere, or this is no 64-bit process"
-    with _undisturbed():
+    with undisturbed():
         try:
             reason = native.tensors_setup(str(library), base, descriptor, tuple(map(_probe, _probes())))
             if reason is None:
@@ -141,7 +141,7 @@ def _dtype_number(dtype: torch.dtype) -> int | None:
     native, _ = extension()
     assert native is not None
     try:
-        with _undisturbed():
+        with undisturbed():
             number: int = native.tensors_probe(torch.empty(0, dtype=dtype, device="cpu"))[0]
     except (RuntimeError, TypeError, NotImplementedError):
         return None
@@ -154,34 +154,6 @@ def _device_number(device_type: str) -> int | None:
     assert native is not None
     number: int | None = native.tensors_device_type(device_type)
     return number
-
-
-#: The dispatch keys that torch includes while a dispatch mode is active, and while torch.jit.trace records.
-MODE_KEYS: Final = ("Python", "Tracer")
-
-
-@functools.cache
-def mode_reader() -> Callable[[], bool] | None:
-    """Return a reader of whether a dispatch mode or torch.jit.trace is active in this thread, or None."""
-    native, _ = extension()
-    if native is None or why_no_tensors() is not None:
-        return None
-    is_included: Callable[[Any], bool] = unstable.dispatch_tls_is_dispatch_key_included
-    set_included: Callable[[Any, bool], None] = unstable.dispatch_tls_set_dispatch_key_included
-    if None in (is_included, set_included, unstable.dispatch_key_parse):
-        return None
-    keys: list[Any] = [unstable.dispatch_key_parse(name) for name in MODE_KEYS]
-    if not native.tensors_watch_keys(*map(int, keys)):
-        return None
-    reader: Callable[[], bool] = native.tensors_key_included
-    for key in keys:
-        before = is_included(key)
-        set_included(key, True)
-        active = reader()
-        set_included(key, before)
-        if not active:
-            return None
-    return reader if reader() == any(map(is_included, keys)) else None
 
 
 def native_spec(spec: TensorSpec) -> tuple[Any, ...] | None:

@@ -1,4 +1,4 @@
-"""Torch's state for native programs: a snapshot object of torch's own C code, and the few reads it does not cover."""
+"""Torch's state for native programs: a few bits, a snapshot object of torch's own C code, and what neither covers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.state import BY_KIND
-from framesmith_guards.programs.native.probing import mode_reader
+from framesmith_guards.programs.native.modes import mode_bits, readable_modes
 from framesmith_guards.torch_adapter import unstable
 
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -73,17 +73,11 @@ def _device(expected: str | None) -> Rows | None:
 
 
 def _no_dispatch_modes(expected: object) -> Rows | None:
-    return None if expected else (_no_mode() or (unstable.len_torch_dispatch_stack, 0),)
+    return None if expected else ((unstable.len_torch_dispatch_stack, 0),)
 
 
 def _not_tracing(expected: object) -> Rows | None:
-    return None if expected else (_no_mode() or (unstable.get_tracing_state, None),)
-
-
-def _no_mode() -> Row | None:
-    """One cheap read for both."""
-    reader = mode_reader()
-    return None if reader is None else (reader, False)
+    return None if expected else ((unstable.get_tracing_state, None),)
 
 
 def _no_transforms(expected: object) -> Rows | None:
@@ -107,6 +101,24 @@ _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
 }
 """Reads of C code that imply the row's, for the usual expectation; None if there are none."""
 
+_INACTIVE: Final[dict[str, tuple[object, tuple[str, ...]]]] = {
+    "TORCH_FUNCTION_MODES": ((), ("FUNCTION_MODE",)),
+    "DEFAULT_DEVICE": (None, ("FUNCTION_MODE",)),
+    "TORCH_DISPATCH_MODES": ((), ("DISPATCH_MODE",)),
+    "JIT_TRACING": (False, ("TRACING",)),
+    "FUNCTORCH_STACK": ((), ("TRANSFORM",)),
+    "SAVED_TENSOR_HOOKS": ((True,), ("SAVED_TENSOR_HOOKS", "NO_SAVED_TENSOR_HOOKS")),
+    "INFERENCE_MODE": (False, ("INFERENCE_MODE",)),
+}
+"""By kind: the usual expectation, and the modes of which none is active then (`native.modes`)."""
+
+
+def _bits_of(guard: Guard, readable: int) -> int:
+    """Return the bits that imply the guard while none of them is set; 0 if there are none."""
+    usual, names = _INACTIVE.get(guard.kind.name, (None, ()))
+    bits = mode_bits(*names)
+    return bits if guard.expected == usual and bits & ~readable == 0 else 0
+
 
 def _renew() -> Callable[[], Callable[[], bool]] | None:
     snapshot = unstable.GlobalStateGuard
@@ -120,20 +132,27 @@ def _renew() -> Callable[[], Callable[[], bool]] | None:
     return renew
 
 
-def rows_of(guards: Sequence[Guard]) -> Rows:
-    """Return the reads besides the snapshot."""
+def cheap_reads(guards: Sequence[Guard]) -> tuple[int, Rows]:
+    """Return the reads besides the snapshot: bits of modes that are inactive, and rows for the rest."""
+    readable = readable_modes()
+    inactive = 0
     rows: dict[Row, None] = {}
     for guard in guards:
         kind = guard.kind.name
-        if kind in COVERED:
+        bits = _bits_of(guard, readable)
+        inactive |= bits
+        if bits or kind in COVERED:
             continue
         cheaper = _CHEAPER[kind](guard.expected) if kind in _CHEAPER else None
         rows.update(dict.fromkeys(((BY_KIND[kind].read, guard.expected),) if cheaper is None else cheaper))
-    return tuple(rows)
+    return inactive, tuple(rows)
 
 
 def describe_state(guards: Sequence[Guard]) -> tuple[Any, ...] | None:
-    """Return the native description of a comparison of state: (make a snapshot, further reads, compare everything)."""
+    """Return the native description of a comparison of state.
+
+    It is (bits of inactive modes, make a snapshot, further reads, compare everything).
+    """
     if not guards:
         return None
     readers = tuple(BY_KIND[guard.kind.name].read for guard in guards)
@@ -142,4 +161,5 @@ def describe_state(guards: Sequence[Guard]) -> tuple[Any, ...] | None:
     def compare() -> bool:
         return tuple(read() for read in readers) == expected
 
-    return (_renew(), rows_of(guards), compare)
+    inactive, rows = cheap_reads(guards)
+    return (inactive, _renew(), rows, compare)
