@@ -1,1 +1,1 @@
-"""Backward passes, higher derivatives and torch.func transforms."""
+"""Backward passes, higher derivatives, hooks, what is saved for backward."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from integration_tests.autograd.transforms import Program, Tensor, close, plain, run, t
+from integration_tests.transforms.transforms import Program, Tensor, close, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -1,6 +1,6 @@
 """Random programs with bodies in them, by seed: Functions, transforms, hooks, functional calls, checkpoints, nested.
 
-    python -m integration_tests.autograd.random_bodies FIRST COUNT [--show]
+    python -m integration_tests.transforms.random_bodies FIRST COUNT [--show]
 
 prints the seeds whose compiled program differs from eager mode in values, gradients, hooks, random numbers or errors.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import framesmith
-from integration_tests.autograd import functions
+from integration_tests.transforms import functions
 
 Tensor = torch.Tensor
 SIZE = 6

@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import framesmith
-from integration_tests.autograd.transforms import Program, Tensor, outcome, plain, run, t
+from integration_tests.transforms.transforms import Program, Tensor, outcome, plain, run, t
 from tools.warm_process import run_program
 
 pytestmark = pytest.mark.usefixtures("fresh")

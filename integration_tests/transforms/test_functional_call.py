@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 import framesmith
-from integration_tests.autograd.transforms import Program, Tensor, outcome, plain, run, t
+from integration_tests.transforms.transforms import Program, Tensor, outcome, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import framesmith
 from framesmith.torch_backend import framesmith_backend
-from integration_tests.autograd.transforms import Tensor, outcome
+from integration_tests.transforms.transforms import Tensor, outcome
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
