@@ -29,6 +29,11 @@ unstable: Final = Needs(
         ),
         need("torch._C._will_engine_execute_node", "second derivatives of compiled graphs fail"),
         need(
+            "torch.autograd._is_checkpoint_valid",
+            "torch.autograd.grad is not refused in a reentrant checkpoint's backward pass",
+            instead=lambda: True,
+        ),
+        need(
             "torch._C._functorch.is_functorch_wrapped_tensor",
             "tensors of torch.func transforms are not seen",
             instead=never,

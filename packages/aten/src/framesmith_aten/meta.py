@@ -7,6 +7,7 @@ read as such: `meta["val"]`, the fake tensor or number of a node of an ATen grap
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -77,16 +78,51 @@ class Effects:
         return bool(self.written) or self.random or self.may_fail or self.unproven or self.irreversible
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A call of `torch.utils.checkpoint`, whose values the backward pass recomputes.
+
+    `number` is unique in its graph, `around` the checkpoint that encloses it. `saves(op, args, kwargs, result)`:
+    whether the result of an ATen operator is saved all the same; None: none is. `reentrant`: the backward pass of eager
+    mode refuses `torch.autograd.grad`.
+    """
+
+    number: int
+    around: Checkpoint | None = None
+    saves: Callable[[Any, Any, Any, Any], bool] | None = None
+    reentrant: bool = False
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The numbers of the checkpoints around it, outermost first, and its own."""
+        return (self.number,) if self.around is None else (*self.around.path, self.number)
+
+    def outwards(self) -> tuple[Checkpoint, ...]:
+        """Return it and the checkpoints around it."""
+        return (self,) if self.around is None else (self, *self.around.outwards())
+
+
 #: Torch-level graphs: the result at capture, of fakes and symbolic numbers.
 EXAMPLE: Final[Key[Any]] = Key("example_value")
 #: Torch-level graphs: the effects of the operators under the call; see `recording.effects_of`.
 EFFECTS: Final[Key[Effects]] = Key("effects")
 #: Torch-level graphs: the user's line that made the call.
 LOCATION: Final[Key[Location]] = Key("location")
+#: Torch-level graphs: the innermost checkpoint that made the call.
+CHECKPOINT: Final[Key[Checkpoint]] = Key("checkpoint")
 #: Torch-level graphs: the call changes a mode of torch (of gradients, of autocast, ...).
 MODE_CHANGE: Final[Key[bool]] = Key("mode")
 #: Placeholders of torch-level graphs: the code behind the graph may write to the tensor.
 MUTATED_INPUT: Final[Key[bool]] = Key("mutated_input")
+#: ATen graphs: the `Checkpoint.path` of the innermost checkpoint that computes the node, or recomputes it; in the
+#: backward pass of a joint graph, of the one that the autograd node belongs to.
+CHECKPOINT_PATH: Final[Key[tuple[int, ...]]] = Key("checkpoint_path")
+#: Joint graphs: the numbers of the checkpoints whose policies save the node's value.
+SAVED_IN: Final[Key[tuple[int, ...]]] = Key("saved_in")
+#: Joint graphs: memory from outside of a checkpoint that its backward pass reads, as eager mode's does.
+READ_AGAIN: Final[Key[bool]] = Key("read_again")
+#: Backward passes: the node reads what a reentrant checkpoint would recompute; see `Checkpoint.reentrant`.
+REENTRANT: Final[Key[bool]] = Key("reentrant")
 #: ATen graphs: the pass that the node belongs to.
 PHASE: Final[Key[Phase]] = Key("phase")
 #: Placeholders of backward graphs: a gradient of a result, which is linear in it.

@@ -12,6 +12,7 @@ from torch import fx
 
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.meta import CHECKPOINT_PATH, SAVED_IN
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 
@@ -24,6 +25,8 @@ def narrow_masks(joint: JointGraph) -> None:
         readers = list(node.users)
         mask = _insert_after(joint, node, aten.ne.Scalar, (node, 0), {})
         numbers = _insert_after(joint, mask, aten._to_copy.default, (mask,), {"dtype": node.meta["val"].dtype})
+        if CHECKPOINT_PATH.on(mask):
+            SAVED_IN.set(mask, CHECKPOINT_PATH.of(mask))
         for reader in readers:
             reader.replace_input_with(node, numbers)
 

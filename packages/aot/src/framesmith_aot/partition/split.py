@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.partition.checkpoints import recompute_checkpoints
 from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.backward import JointNode
@@ -30,7 +31,7 @@ from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
 from framesmith_aten.layouts import is_dense
-from framesmith_aten.meta import IN_BACKWARD, PHASE
+from framesmith_aten.meta import CHECKPOINT_PATH, IN_BACKWARD, PHASE, READ_AGAIN, REENTRANT
 from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row
 from framesmith_aten.symbolic import has_symbols, hint_or_guess
 from framesmith_guards.torch_adapter import aten
@@ -64,7 +65,8 @@ class NodePart:
     It takes the tensors that are `saved`, the `late_inputs` (see `JointGraph`), the `numbers`, then the node's
     tangents; `grad_positions` gives for each operand the position of its gradient among the results (None: it has
     none). `watched`: saved by eager mode and not read here; a mutation of it is an error all the same. `stand_ins`:
-    inputs, and the position among `saved` of a copy or cast of each that holds all the graph reads of it.
+    inputs, and the position among `saved` of a copy or cast of each that holds all the graph reads of it. `reentrant`:
+    it recomputes a reentrant checkpoint, which eager mode does in `backward()` without `inputs` alone.
     """
 
     shape: NodeShape
@@ -75,6 +77,7 @@ class NodePart:
     late_inputs: list[int] = field(default_factory=list)
     numbers: list[Saved] = field(default_factory=list)
     stand_ins: Mapping[int, int] = field(default_factory=dict)
+    reentrant: bool = False
 
     def without_graph(self) -> NodePart:
         """Return the record without the graph, which the `BackwardPass` owns."""
@@ -129,12 +132,14 @@ def partition(joint: JointGraph) -> Partition:
     """Partition `joint`. Inputs that the graph overwrites are never saved themselves; a copy is."""
     symbols = _symbols(joint) if len(joint.tangents) > 1 else []
     narrow_masks(joint)
+    recompute_checkpoints(joint)
     in_backward = backward_nodes(joint)
     in_backward |= _read_when_it_runs(joint, in_backward)
     _copy_overwritten(joint, in_backward)
     slots, inputs = _saved_by_eager(joint, in_backward)
     # Memory that the user holds and eager mode does not save.
     visible = {*joint.inputs, *map(view_root, joint.slots)} - inputs - {*map(view_root, slots)}
+    visible = {node for node in visible if not READ_AGAIN.get(node)}
     _refuse_zeros_of_late_lengths(in_backward, symbols)
     saved = choose_saved(joint, in_backward, visible, [node for node in symbols if node not in in_backward])
     copies = {node: clone_node(joint, node) for node in saved if node in visible and _is_compact(node)}
@@ -318,6 +323,8 @@ def _repeat_price(node: fx.Node) -> float:
     val = node.meta["val"]
     if node.target in FUNCTIONS and is_number_node(node):
         return 0.0
+    if CHECKPOINT_PATH.on(node):  # what its own backward pass reads is recomputed by copies
+        return INFINITE
     if not is_pure(node) or not isinstance(val, torch.Tensor):
         return INFINITE
     priced = None if is_custom(node.target) else REPEAT_PRICES.get(op_name(node.target))
@@ -361,10 +368,10 @@ def _extract(
 def _unbound(joint: JointGraph, in_backward: set[fx.Node]) -> list[set[fx.Node]]:
     """Return, for each autograd node, the calls of its backward pass that run though nothing uses them.
 
-    Those that depend on no tangent belong to the node that runs first.
+    Those that depend on no tangent belong to the node that runs first; recomputation runs where it is used.
     """
     owned = [dependents(joint.graph, node.tangents) for node in joint.nodes]
-    owned[-1] = owned[-1] | in_backward.difference(*owned)
+    owned[-1] = owned[-1] | {node for node in in_backward.difference(*owned) if not CHECKPOINT_PATH.on(node)}
     return [nodes & in_backward for nodes in owned]
 
 
@@ -398,9 +405,9 @@ def _node_part(
     numbers = [locations[value] for value in found if is_number_node(value)]
     known = {*taken}
     watched = [one for one in eager_saved if one not in known]
-    return NodePart(
-        node.shape, graph, taken, at, watched, late_inputs, numbers, dict(_stand_ins(joint, found, locations))
-    )
+    stand_ins = dict(_stand_ins(joint, found, locations))
+    reentrant = any(REENTRANT.on(one) for one in graph.nodes)
+    return NodePart(node.shape, graph, taken, at, watched, late_inputs, numbers, stand_ins, reentrant)
 
 
 def _stand_ins(

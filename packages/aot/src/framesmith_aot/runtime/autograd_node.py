@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
+from torch.utils.checkpoint import CheckpointFunction
 
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
@@ -180,6 +181,8 @@ def apply_of(
 
     def backward(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
+        if node.part.reentrant and not unstable.is_checkpoint_valid():
+            CheckpointFunction.backward(ctx)  # type: ignore[no-untyped-call]  # raises torch's error
         saved = list(ctx.saved_tensors)  # raises where one was mutated or freed
         if node.watched:
             check_versions([ctx.written[at][:2] for at in node.watched])

@@ -14,6 +14,7 @@ from torch import fx
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional, numbers
+from framesmith_aot.trace.checkpoints import packing
 from framesmith_aot.trace.lazy_bits import Bits
 from framesmith_aot.trace.replacements.table import REPLACEMENTS, called, in_torchs_names
 from framesmith_aten import tensor_methods
@@ -23,7 +24,7 @@ from framesmith_aten.checks.overlaps import Overlaps
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import share_storage, storage_id
-from framesmith_aten.meta import EXAMPLE
+from framesmith_aten.meta import CHECKPOINT, EXAMPLE
 from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
@@ -95,7 +96,8 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             return Ran(outputs, named, writers, _histories([*args, *attributes.values()], outputs))
         else:
             before = tracer.undone_by_sums
-            env[node] = _call(node, env, overlaps, writers, tracer, facts)
+            with packing(tracer, CHECKPOINT.get(node)):
+                env[node] = _call(node, env, overlaps, writers, tracer, facts)
             for value in _wrappers(env[node]):
                 bits.note(value)
             bits.restore()

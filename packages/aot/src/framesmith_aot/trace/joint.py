@@ -19,6 +19,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import JointNode, trace_backward
+from framesmith_aot.trace.checkpoints import mark_readers
 from framesmith_aot.trace.collect import InputPair, collect
 from framesmith_aot.trace.interpret import run_graph
 from framesmith_aot.trace.metadata import GraphMeta
@@ -293,6 +294,7 @@ def _finish(joint: JointGraph) -> None:
     """Clean the graph, and give each slot memory of its own."""
     roots = [[None if grad is None else view_root(grad) for grad in node.grads] for node in joint.nodes]
     joint.write_output()
+    mark_readers(joint.graph)
     canonicalise(joint.graph)
     merge_equal(joint.graph)
     drop_idle_writes(joint.graph)

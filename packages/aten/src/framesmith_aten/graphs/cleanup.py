@@ -12,7 +12,7 @@ from framesmith_aten.checks.plain_tensors import takes_numbers
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import ScalarNodes, numbers_in, numbers_of
 from framesmith_aten.layouts import is_contiguous
-from framesmith_aten.meta import PHASE
+from framesmith_aten.meta import CHECKPOINT_PATH, PHASE
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
 from framesmith_aten.symbolic import all_equal, has_symbols, is_assumed, is_the_same
 from framesmith_guards.torch_adapter import OpOverload, aten
@@ -201,14 +201,16 @@ def merge_equal(graph: fx.Graph) -> None:
     """Merge equal pure calls. Separate results of the graph may then be one node, or views of one.
 
     Unbacked symbols of merged results are merged, too; so are the lengths that one mask selects of two tensors, and the
-    lengths of slices with the same bounds.
+    lengths of slices with the same bounds. A checkpoint's nodes are merged with each other alone, and those
+    of its backward pass, too.
     """
     seen: dict[Any, fx.Node] = {}
     chosen: dict[Any, Any] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not is_pure(node):
             continue
-        key = key_of((node.target, node.args, node.kwargs))
+        path = CHECKPOINT_PATH.get(node)
+        key = key_of((node.target, node.args, node.kwargs, path, None if path is None else PHASE.get(node)))
         other = seen.setdefault(key, node)
         if other is not node:
             is_the_same(node.meta.get("val"), other.meta.get("val"))

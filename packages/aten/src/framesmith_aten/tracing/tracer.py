@@ -24,7 +24,7 @@ from framesmith_aten.failures import within_storage
 from framesmith_aten.fakes.light_torch import LightDispatchMode
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, ScalarNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
-from framesmith_aten.meta import PHASE, Phase
+from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, PHASE, SAVED_IN, Checkpoint, Phase
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
@@ -60,8 +60,9 @@ class GraphTracer(LightDispatchMode):
     """A dispatch mode that appends every call to `graph`; enter it inside `fake_mode`.
 
     Operators are decomposed by `rules`, and by `decompositions` but for those that the backend `lowers`. `source` is
-    the torch-level node being run (its stack trace is copied), `phase` goes to `meta["phase"]`. Real tensors among
-    arguments become attributes, listed in `attributes`. Raises TraceUnsupported.
+    the torch-level node being run (its stack trace is copied, and its checkpoint, whose policies are asked),
+    `phase` goes to `meta["phase"]`. Real tensors among arguments become attributes, listed in `attributes`. Raises
+    TraceUnsupported.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class GraphTracer(LightDispatchMode):
         #: Views of symbolic sizes, with their bases.
         self.parts: list[Part] = []
         self._unbacked: dict[Any, list[Any]] = {}
+        #: Whether an operator is running whose result a policy is asked about.
+        self._asking = False
 
     def placeholder(self, name: str, value: Any, *, guarded: bool = False) -> fx.Node:
         """Add a graph input for the fake tensor or symbolic number `value`.
@@ -108,6 +111,31 @@ class GraphTracer(LightDispatchMode):
         if asks_device(func):
             return args[0].device
         kwargs = kwargs or {}
+        asked = self._policies()
+        if not asked:
+            return self._traced(func, args, kwargs)
+        self._asking = True
+        try:
+            result = self._traced(func, args, kwargs)
+        finally:
+            self._asking = False
+        self._ask(asked, func, args, kwargs, result)
+        return result
+
+    def _policies(self) -> list[Checkpoint]:
+        """Return the checkpoints whose policies an operator is shown: none for one that a decomposition calls."""
+        inner = None if self.source is None or self._asking else CHECKPOINT.get(self.source)
+        return [] if inner is None else [one for one in inner.outwards() if one.saves is not None]
+
+    def _ask(self, asked: Sequence[Checkpoint], func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note on the nodes of an operator's results which checkpoints save them."""
+        numbers = tuple([one.number for one in asked if one.saves and one.saves(func, args, kwargs, result)])
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            node = self._nodes.get(id(value)) if isinstance(value, torch.Tensor) else None
+            if node is not None and numbers:
+                SAVED_IN.set(node, numbers)
+
+    def _traced(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = self.rules.get(func) or decomposition_of(func, self.lowers)
         if rule is not None:
             with self:
@@ -229,6 +257,9 @@ class GraphTracer(LightDispatchMode):
             for key in _PROVENANCE:
                 if key in self.source.meta:
                     node.meta[key] = self.source.meta[key]
+            checkpoint = CHECKPOINT.get(self.source)
+            if checkpoint is not None:
+                CHECKPOINT_PATH.set(node, checkpoint.path)
 
     def _strip(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -155,7 +155,9 @@ class Program:
     `kept` are definitions that must exist in memory, `alone` those that fuse with checks only: each is a kernel,
     and in memory; `column_scans` are not in one kernel with reductions or checks. `runtime` has the name of a
     graph node's value when the graph runs. `views` has the views that calls return, `bindings` the sources of symbols,
-    `numbers` the runtime values that are numbers.
+    `numbers` the runtime values that are numbers. `recomputed` are the positions of what a backward pass
+    recomputes for checkpoints, in increasing order, each with the number of its stage: computed in another stage, it
+    would be in memory too early, or too long.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -170,6 +172,7 @@ class Program:
     views: dict[str, BufferView] = field(default_factory=dict)
     bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
+    recomputed: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_symbolic(self) -> bool:

@@ -14,6 +14,7 @@ from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
+from framesmith_aten.meta import CHECKPOINT_PATH, PHASE, TANGENT
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
 from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH
@@ -93,8 +94,25 @@ def lower_graph(gm: fx.GraphModule, target: Target, device: str = "cpu", on_erro
     for position, node in enumerate(gm.graph.nodes):
         low.positions[node] = position
         _HANDLERS[node.op](low, node)
+    low.program.recomputed = _recomputed(gm.graph)
     low.program.runtime = {node.name: name for node, name in low.runtime.items()}
     return low
+
+
+def _recomputed(graph: fx.Graph) -> dict[int, int]:
+    """Return the stage of each node that a backward pass recomputes: another checkpoint begins the next one."""
+    found: dict[int, int] = {}
+    of_tangents: set[fx.Node] = set()
+    stage, last = 0, None
+    for position, node in enumerate(graph.nodes):
+        if TANGENT.get(node) or any(one in of_tangents for one in node.all_input_nodes):
+            of_tangents.add(node)
+            continue
+        path = CHECKPOINT_PATH.get(node)
+        if path is not None and PHASE.get(node) == "backward":
+            stage, last = stage + (path != last), path
+            found[position] = stage
+    return found
 
 
 def _external(low: Lowering, node: fx.Node) -> None:

@@ -6,7 +6,8 @@ It knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.layouts import may_overlap, storage_id
-from framesmith_aten.meta import EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, Effects
+from framesmith_aten.meta import CHECKPOINT, EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, Checkpoint, Effects
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import op_name
 from framesmith_aten.recording import OperatorLog, effects_of
@@ -45,6 +46,12 @@ ESCAPED = register_break(
     "has computed is used outside of the function",
     why="it is part of a graph within the graph, which gives what the function returns",
     hint="return the tensor from the function",
+)
+CHANGED_AFTER = register_break(
+    "checkpoint-input-changed",
+    what="a tensor that a checkpointed function has read is changed in place",
+    why="the backward pass computes the function again, with the tensor as it is then",
+    hint="use the operation that returns a new tensor",
 )
 
 
@@ -164,6 +171,11 @@ class GraphBuilder:
         self.is_irreversible = False
         #: Subgraphs that nodes of this graph hold, by attribute name.
         self.bodies: dict[str, fx.GraphModule] = {}
+        #: The innermost checkpoint whose function is being traced, the count of checkpoints, and the storages of
+        #: tensors that their functions read and have not made.
+        self.checkpoint: Checkpoint | None = None
+        self._checkpoints = 0
+        self._recomputed_from: set[int] = set()
 
     # Inputs
 
@@ -265,6 +277,9 @@ class GraphBuilder:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if effects.reshaped else effects.written:
             self.overlaps.check(changed, op_name(target))
+        for changed in effects.written if self._recomputed_from else ():
+            if changed.layout is torch.strided and storage_id(changed) in self._recomputed_from:
+                raise GraphBreak(CHANGED_AFTER, op_name(target))
         said_args, said_kwargs = fx_arguments((tuple(args), dict(kwargs)))
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
@@ -323,8 +338,35 @@ class GraphBuilder:
         """Whether inlined functions made some of these operations."""
         return any(self._inlined[start:end])
 
+    # Checkpoints
+
+    def new_checkpoint(self, saves: Callable[..., bool] | None, reentrant: bool) -> Checkpoint:
+        """Return the record of a checkpoint in the present one."""
+        self._checkpoints += 1
+        return Checkpoint(self._checkpoints, self.checkpoint, saves, reentrant)
+
+    @contextmanager
+    def within(self, checkpoint: Checkpoint) -> Iterator[None]:
+        """Inside, operations are recorded as those of a checkpoint."""
+        around, self.checkpoint = self.checkpoint, checkpoint
+        try:
+            yield
+        finally:
+            self.checkpoint = around
+
+    @staticmethod
+    def is_within(checkpoint: Checkpoint) -> Callable[[fx.Node], bool]:
+        """Return whether nodes are operations of a checkpoint, or of one in it."""
+        return lambda node: checkpoint in (one.outwards() if (one := CHECKPOINT.get(node)) is not None else ())
+
+    def recomputed_from(self, fakes: Iterable[torch.Tensor]) -> None:
+        """Note what a checkpoint is recomputed from: a later operation that changes one of these breaks the graph."""
+        self._recomputed_from.update(storage_id(fake) for fake in fakes if fake.layout is torch.strided)
+
     def _located(self, node: fx.Node) -> fx.Node:
-        """Return `node` with its location in the user's program attached."""
+        """Return `node` with its location in the user's program attached, and the checkpoint that makes it."""
+        if self.checkpoint is not None and node.op not in ("placeholder", "output"):
+            CHECKPOINT.set(node, self.checkpoint)
         location = current_location()
         if location is not None:
             LOCATION.set(node, location)

@@ -27,6 +27,7 @@ from framesmith_guards import Guard, GuardError, HandledExceptionSource, Locatio
 if TYPE_CHECKING:
     import torch
 
+    from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_guards import Source
     from framesmith_sideeffects import Journal
 
@@ -170,6 +171,10 @@ class Frame:
     @property
     def journal(self) -> Journal[Value]:
         return self.state.journal
+
+    @property
+    def builder(self) -> GraphBuilder:
+        return self.state.builder
 
     @property
     def operations(self) -> int:

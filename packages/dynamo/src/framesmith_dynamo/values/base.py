@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from framesmith_bytecode import Codegen
+    from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_guards import ShapeExpr, Source
     from framesmith_sideeffects import Journal, Mutation
 
@@ -69,6 +70,8 @@ class BodyContext:
     backwards: int = 0
     #: The number of nested bodies of cached functions.
     cached_calls: int = 0
+    #: The number of nested functions of reentrant checkpoints: eager mode first runs them without gradients.
+    reentrant: int = 0
 
 
 @dataclass(slots=True)
@@ -158,6 +161,10 @@ class Tracer(Protocol):
 
     def super_arguments(self) -> tuple[Value, Value]:
         """Return the operands of `super()` without arguments: the `__class__` cell's contents, the first argument."""
+
+    @property
+    def builder(self) -> GraphBuilder:
+        """The builder of the graph."""
 
     @property
     def operations(self) -> int:

@@ -262,7 +262,6 @@ BREAKING = {
     "data_ptr": lambda x: (x + 1, x.data_ptr() != 0),
     "inference": lambda x: inference(x) * 1,
     "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
-    "checkpoint": lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False),
 }
 
 

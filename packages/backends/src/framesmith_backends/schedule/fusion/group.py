@@ -8,6 +8,7 @@ the group out and back to it.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -92,6 +93,7 @@ class Grouping:
     barriers: list[int] = field(default_factory=list)
     absorbed: dict[int, int] = field(default_factory=dict)
     count: int = 0
+    positions: list[int] | None = None
 
     def users_of(self, node: Node) -> Iterable[Node]:
         """A few nodes that are there, those that need this one directly among them; all where that was not noted."""
@@ -99,6 +101,20 @@ class Grouping:
         if noted is None:
             return self.nodes.values()
         return (self.nodes[self.current(number)] for number in (*noted, *self.barriers))
+
+    def are_of_one_stage(self, members: Iterable[Def]) -> bool:
+        """Whether no member is recomputed in another stage than that of another member."""
+        known = self.program.recomputed
+        if not known or not any(d.position in known for d in members):
+            return True
+        return len({self._stage(d.position) for d in members}) == 1
+
+    def _stage(self, position: int) -> int:
+        """The stage of the last recomputed node up to there."""
+        if self.positions is None:
+            self.positions = [*self.program.recomputed]
+        at = bisect.bisect_right(self.positions, position)
+        return 0 if at == 0 else self.program.recomputed[self.positions[at - 1]]
 
     def current(self, number: int) -> int:
         """The number under which the node is known by now."""
@@ -234,6 +250,8 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
     """Why the definition cannot become a member of the group, or None."""
     if _is_closed(g, host):
         return "the group is a kernel of its own"
+    if not g.are_of_one_stage((*host.members, d)):
+        return "a checkpoint is recomputed later"
     if len(host.members) >= MOST_MEMBERS or host.cost + cost(d.body) > MOST_COST:
         return "the group is large enough"
     for source in sources:
@@ -293,6 +311,8 @@ def _merge_others(g: Grouping, host: Group, sources: list[str]) -> None:
 def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
     if _is_closed(g, host) or _is_closed(g, other):
         return "a kernel of its own"
+    if not g.are_of_one_stage((*host.members, *other.members)):
+        return "a checkpoint is recomputed later"
     if len(host.members) + len(other.members) > MOST_MEMBERS or host.cost + other.cost > MOST_COST:
         return "together too large"
     if other.before >> host.number & 1:

@@ -101,6 +101,8 @@ class TensorObject(Value):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if tr.facts.body.transforms:
             self.check_asked(tr, name)
+        if tr.facts.body.reentrant and name in HISTORY and self.source is None and self.fake.requires_grad:
+            raise GraphBreak(AUTOGRAD_STATE, f"{name!r} of {self.describe()} in a reentrant checkpoint")
         folded = FOLDED_ATTRIBUTES.get(name)
         if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
             return tr.constant(folded(self.fake))

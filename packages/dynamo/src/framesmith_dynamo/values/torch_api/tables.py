@@ -51,12 +51,6 @@ CUSTOM_AUTOGRAD = register_break(
     "something else than a gradient or None for each argument",
     hint="it runs eagerly between two graphs; see the text of the break",
 )
-CHECKPOINT = register_break(
-    "activation-checkpoint",
-    what="torch.utils.checkpoint is used",
-    why="it runs the function again during backward",
-    hint="the compiler has a recompute policy of its own: switch checkpointing off inside compiled functions",
-)
 CUDA_STATE = register_break(
     "accelerator-state",
     what="streams, events or memory of an accelerator are handled directly",
@@ -122,9 +116,6 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
         HIGHER_ORDER: """
             torch.while_loop torch.compile torch.jit.script torch.jit.trace
             torch.export.export
-        """,
-        CHECKPOINT: """
-            torch.utils.checkpoint.checkpoint torch.utils.checkpoint.checkpoint_sequential
         """,
         COMPILER_CALL: """
             torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch.compiler.set_stance
