@@ -95,7 +95,7 @@ def checkpointed(run: Callable[..., Any]) -> Any:
     return x.grad
 
 
-TRANSFORM, HOOKS, DUAL = "a torch.func transform is running", "saved-tensor hooks are active", "forward-mode"
+TRANSFORM, CHECKPOINT, DUAL = "a torch.func transform is running", "an eager checkpoint is running", "forward-mode"
 DISPATCH, FUNCTIONS, JIT = "a torch dispatch mode is active", "a torch function mode is active", "torch.jit.trace"
 
 #: name -> (how it is called, why it runs eagerly then)
@@ -108,12 +108,7 @@ AROUND: dict[str, tuple[Callable[[Callable[..., Any]], Any], str]] = {
     "func.jacrev": (lambda run: torch.func.jacrev(run)(X), TRANSFORM),
     "func.hessian": (lambda run: torch.func.hessian(lambda x: run(x).sum())(X), TRANSFORM),
     "func.functionalize": (lambda run: torch.func.functionalize(run)(X), TRANSFORM),
-    "saved-tensor hooks": (
-        within(lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)),
-        HOOKS,
-    ),
-    "save_on_cpu": (within(torch.autograd.graph.save_on_cpu), HOOKS),
-    "checkpoint": (checkpointed, HOOKS),
+    "checkpoint": (checkpointed, CHECKPOINT),
     "dual level": (within_dual_level, DUAL),
     "dispatch mode": (within(SeenOperations), DISPATCH),
     "flop counter": (within(lambda: FlopCounterMode(display=False)), DISPATCH),

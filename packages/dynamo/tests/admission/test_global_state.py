@@ -33,19 +33,33 @@ class DispatchMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def hooks() -> contextlib.AbstractContextManager[Any]:
-    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(FunctionMode, "function mode"), (DispatchMode, "dispatch mode"), (hooks, "saved-tensor hooks")],
+    [(FunctionMode, "function mode"), (DispatchMode, "dispatch mode")],
 )
 def test_contexts(make: Callable[[], contextlib.AbstractContextManager[Any]], said: str) -> None:
     assert why_unsupported_state() is None
     with make():
         assert said in (why_unsupported_state() or "")
     assert why_unsupported_state() is None
+
+
+def test_saved_tensor_hooks() -> None:
+    seen: list[str | None] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        seen.append(why_unsupported_state())
+        return x.sin().sin()
+
+    x = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        f(x)
+    with torch.autograd.graph.save_on_cpu():
+        f(x)
+    assert seen == [None, None]
+    torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False, early_stop=False).sum().backward()
+    assert len(seen) == 4
+    assert all("an eager checkpoint is running" in (reason or "") for reason in seen[2:])
 
 
 def test_transforms() -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from graphs.tracing import trace
 from sample_programs.samples import vjp
 
+from framesmith_aten.meta import CHECKPOINT_PATH, PHASE, TANGENT
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion import group as grouping
 from framesmith_backends.schedule.fusion.group import Group, Grouping, Node
@@ -66,3 +67,26 @@ def test_groups_between_are_found_through_direct_users(name: str, monkeypatch: p
     for node in nodes:  # dependencies are closed, and respected
         assert node.before & ~done == 0
         done |= 1 << node.number
+
+
+def recomputed(x: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A gradient through `cos` of one checkpoint, then through `sin` of another, of what both have read."""
+    first = tangent @ x.cos()
+    second = (first @ x.sin()) * x
+    return first, second
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_two_checkpoints_recompute_is_not_one_kernel(marked: bool) -> None:
+    gm = trace(recomputed, [torch.ones(30, 30), torch.ones(30, 30)])
+    TANGENT.set([*gm.graph.find_nodes(op="placeholder")][1], True)
+    for number, target in enumerate((torch.ops.aten.cos.default, torch.ops.aten.sin.default)):
+        [node] = gm.graph.find_nodes(op="call_function", target=target)
+        PHASE.set(node, "backward")
+        if marked:
+            CHECKPOINT_PATH.set(node, (number,))
+    program = lower_graph(gm, CPU).program
+    assert len(program.recomputed) == 2 * marked
+    groups = [node for node in grouping.group(program) if isinstance(node, Group)]
+    names = [{one.name.partition(".")[0] for one in node.members} for node in groups]
+    assert any({"cos_default", "sin_default"} <= own for own in names) is not marked, names

@@ -6,7 +6,8 @@ With few calls left, the tracer would fail where the program itself succeeds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -14,7 +15,7 @@ from torch.autograd import forward_ad
 
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
-from framesmith_guards.kinds.state import BY_KIND
+from framesmith_guards.kinds.state import BY_KIND, is_in_eager_checkpoint
 
 #: Nested calls that a compilation may need; most need half as many.
 STACK_ROOM = 120
@@ -26,10 +27,6 @@ def _stack_is_short() -> bool:
     except ValueError:
         return False
     return True
-
-
-def _saved_tensor_hooks() -> bool:
-    return unstable.top_saved_tensors_default_hooks(True) is not None
 
 
 def _dispatch_handler() -> bool:
@@ -62,7 +59,7 @@ CUDA_GRAPH_CAPTURED: Final = (
 #: (test, reason): the first test that holds gives the reason.
 STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (BY_KIND["FUNCTORCH_STACK"].read, "a torch.func transform is running: its tensors are wrappers"),
-    (_saved_tensor_hooks, "saved-tensor hooks are active: a graph saves other tensors than the operations would"),
+    (is_in_eager_checkpoint, "an eager checkpoint is running: its recomputation has to save the same tensors"),
     (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
     (BY_KIND["TORCH_DISPATCH_MODES"].read, "a torch dispatch mode is active: it must see every operation"),
     (
@@ -74,6 +71,16 @@ STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_cuda_graph_captured, CUDA_GRAPH_CAPTURED),
     (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),
 )
+
+
+@contextmanager
+def saved_tensor_hooks_covered() -> Iterator[None]:
+    """Inside, the program's saved-tensor hooks are not called: what is saved while tracing is none of its tensors."""
+    if unstable.top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+        yield
 
 
 def why_unsupported_state() -> str | None:

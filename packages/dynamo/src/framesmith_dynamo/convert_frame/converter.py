@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 from framesmith_aten.contract import AssumptionFailed, Runner
 from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.admission.frame_policy import skips_callees, why_not_compiled
-from framesmith_dynamo.admission.global_state import global_state_guards, why_unsupported_state
+from framesmith_dynamo.admission.global_state import (
+    global_state_guards,
+    saved_tensor_hooks_covered,
+    why_unsupported_state,
+)
 from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks
 from framesmith_dynamo.convert_frame.automatic_dynamic import Histories
 from framesmith_dynamo.convert_frame.compile_ids import next_compile_id
@@ -167,7 +171,8 @@ class FrameConverter:
                 return self._run_once(info.code, COMPILED_ELSEWHERE, quiet=not self.fullgraph)
             try:
                 settings.warn_of_ignored_settings()
-                return self._check_recompile(info) or self._compile(info)
+                with saved_tensor_hooks_covered():
+                    return self._check_recompile(info) or self._compile(info)
             finally:
                 self._compiling.pop(info.code, None)
                 if self.fullgraph:

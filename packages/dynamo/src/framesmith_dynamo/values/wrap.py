@@ -13,8 +13,8 @@ from framesmith_dynamo.values.wrap_registry import find_wrapper
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: Modules that register wrappers and handlers; each is loaded once. Order matters for two: `tensors.construction` and
-#: `higher_order.checkpoint` come before `torch_api.functions`, which takes torch's functions without a handler yet.
+#: Modules that register wrappers and handlers; each is loaded once. Order matters for one pair: `tensors.construction`
+#: comes before `torch_api.functions`, which takes those of torch's functions that have no handler yet.
 TABLES = (
     "framesmith_dynamo.values.constants.constant",
     "framesmith_dynamo.values.constants.symbolic",
@@ -44,7 +44,6 @@ TABLES = (
     "framesmith_dynamo.values.modules.python_modules",
     "framesmith_dynamo.values.tensors.construction",
     "framesmith_dynamo.values.tensors.hooks",
-    "framesmith_dynamo.values.higher_order.checkpoint",
     "framesmith_dynamo.values.torch_api.checks",
     "framesmith_dynamo.values.torch_api.functions",
     "framesmith_dynamo.values.torch_api.operators",
@@ -55,6 +54,7 @@ TABLES = (
     "framesmith_dynamo.values.higher_order.gradients",
     "framesmith_dynamo.values.higher_order.jacobians",
     "framesmith_dynamo.values.torch_api.contexts",
+    "framesmith_dynamo.values.higher_order.checkpoint",
     "framesmith_dynamo.values.higher_order.autograd_functions",
     "framesmith_dynamo.builtins",
     "framesmith_dynamo.values.opaque",

@@ -9,7 +9,6 @@ from typing import Any, Final
 import torch
 
 from framesmith_guards.torch_adapter import unstable
-from framesmith_guards.values.refs import Ref
 
 
 def _has_autocast(device: str) -> bool:
@@ -91,11 +90,25 @@ def _functorch_stack() -> tuple[tuple[str, int], ...]:
     return tuple((str(interpreter.key()), interpreter.level()) for interpreter in stack)
 
 
+#: The module whose saved-tensor hooks run a function again in the backward pass.
+CHECKPOINTS: Final = "torch.utils.checkpoint"
+
+
 def _saved_tensor_hooks() -> tuple[object, ...]:
-    """(enabled, pack, unpack) with handles to the innermost pair of hooks."""
+    """(enabled, innermost hooks): hooks are "checkpoint" for those of eager checkpoints, "others" for all others.
+
+    Compiled code calls whichever hooks are active on what it saves.
+    """
     enabled = unstable.saved_tensors_hooks_is_enabled()
     hooks = unstable.top_saved_tensors_default_hooks(True)
-    return (enabled, *map(Ref, hooks or ()))
+    if hooks is None:
+        return (enabled,)
+    return (enabled, "checkpoint" if getattr(hooks[0], "__module__", None) == CHECKPOINTS else "others")
+
+
+def is_in_eager_checkpoint() -> bool:
+    """Whether the innermost saved-tensor hooks are those of a checkpoint, or of its recomputation."""
+    return _saved_tensor_hooks()[1:] == ("checkpoint",)
 
 
 def _rounds_matmuls() -> bool:

@@ -109,6 +109,17 @@ class Grouping:
             return True
         return len({self._stage(d.position) for d in members}) == 1
 
+    def is_recomputed_beside(self, host: Node, d: Def) -> bool:
+        """Whether the definition is recomputed and nothing of the group is, or the other way round.
+
+        Of the same operands, a recomputed value and a gradient would be in memory at once.
+        """
+        known = self.program.recomputed
+        if not known or not isinstance(host, Group):
+            return False
+        own = d.position in known
+        return all((member.position in known) is not own for member in host.members)
+
     def _stage(self, position: int) -> int:
         """The stage of the last recomputed node up to there."""
         if self.positions is None:
@@ -230,6 +241,7 @@ def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
     """
     producers = {g.owner[s] for s in sources if s in g.owner}
     siblings = {n for s in sources if _is_worth_sharing(g, s, d) for n in g.readers.get(s, ())} - producers
+    siblings = {n for n in siblings if not g.is_recomputed_beside(g.nodes[n], d)}
     if d.reduced and hint(numel(v.size for v in d.domain)) < FEW_REDUCED:
         made = {m.name for n in producers if isinstance(host := g.nodes[n], Group) for m in host.members}
         siblings |= {n for name in made for n in g.readers.get(name, ())} - producers

@@ -29,6 +29,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Val
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import ListValue, TupleValue, new_list
 from framesmith_dynamo.values.functions.functions import FunctionValue
+from framesmith_dynamo.values.higher_order.checkpoint import REENTRANT
 from framesmith_dynamo.values.higher_order.subgraphs import BODY_RAISES, in_body, recorded_call
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import STAND_INS
@@ -162,6 +163,8 @@ def _with_defaults(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Args:
 @handles(torch.is_grad_enabled)
 def is_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.is_grad_enabled()`; each entry guards the mode it was made in."""
+    if tr.facts.body.reentrant:
+        raise GraphBreak(REENTRANT, "torch.is_grad_enabled() in the function")
     if tr.facts.body.backwards:
         raise GraphBreak(ASKS_GRAD_MODE)
     return tr.constant(torch.is_grad_enabled())

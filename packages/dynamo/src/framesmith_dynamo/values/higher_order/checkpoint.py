@@ -30,7 +30,6 @@ from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
-from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -114,14 +113,6 @@ def create_selective_checkpoint_contexts(tr: Tracer, args: Args, kwargs: Kwargs)
     if len(args) + ("policy_fn_or_list" in kwargs) == 0:
         refuse(tr, torch.utils.checkpoint.create_selective_checkpoint_contexts, args, kwargs)
     return SelectiveContexts(args[0] if args else kwargs["policy_fn_or_list"])
-
-
-@handles(torch.is_grad_enabled)
-def is_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`torch.is_grad_enabled()`."""
-    if tr.facts.body.reentrant:
-        raise GraphBreak(REENTRANT, "torch.is_grad_enabled() in the function")
-    return fold(tr, torch.is_grad_enabled, args, kwargs)
 
 
 @dataclass(frozen=True)
