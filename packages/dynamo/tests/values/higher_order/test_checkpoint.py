@@ -72,7 +72,7 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "nested": lambda x: saved(lambda y: saved(lambda z: (z * W).sin(), y.cos()) * y, x),
     "sequential": lambda x: checkpoint_sequential(LAYERS, 2, x, use_reentrant=False),
     "random": lambda x: saved(lambda y: F.dropout(y * W, 0.5), x),
-    "options": lambda x: saved(torch.sin, x * W, determinism_check="none", early_stop=False, debug=True),
+    "options": lambda x: saved(torch.sin, x * W, determinism_check="none", early_stop=False),
     "without rng, nothing random": lambda x: saved(torch.sin, x * W, preserve_rng_state=False),
     "in no_grad": torch.no_grad()(lambda x: saved(lambda y: (y * W).sin(), x)),
     "no_grad inside": lambda x: saved(torch.no_grad()(lambda y: y * W), x),
@@ -185,6 +185,7 @@ BREAKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "checkpoint-context",
         lambda x: saved(counted, x, context_fn=lambda: (contextlib.nullcontext(), contextlib.nullcontext())),
     ),
+    "debug": ("activation-checkpoint", lambda x: saved(torch.sin, x * W, debug=True)),
     "determinism": ("activation-checkpoint", lambda x: saved(torch.sin, x, determinism_check="wild")),
     "keywords of a reentrant one": (
         "activation-checkpoint",

@@ -39,7 +39,7 @@ OPTIONS = register_break(
     "activation-checkpoint",
     what="torch.utils.checkpoint.checkpoint is called in a way that a graph does not support",
     why="torch rejects the arguments, or they ask for something that happens beside the computation",
-    hint="see the error that follows; where there is none, give the options as constants",
+    hint="see the error that follows; where there is none, omit `debug`, and give the options as constants",
 )
 EFFECT = register_break(
     "checkpoint-effect",
@@ -82,12 +82,12 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     if one.kind is inspect.Parameter.KEYWORD_ONLY
 }
 PRESERVES: Final = "preserve_rng_state"
-#: Values of options that only matter while eager mode recomputes: a graph computes the same again. `debug` completes
-#: the errors about what differs.
+#: Values of options that only matter while eager mode recomputes: a graph computes the same again. With `debug`, torch
+#: logs each operator.
 WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "determinism_check": ("default", "none"),
     "early_stop": (True, False),
-    "debug": (True, False),
+    "debug": (False,),
 }
 SAVING: Final = frozenset(
     getattr(torch.utils.checkpoint.CheckpointPolicy, name)
@@ -154,10 +154,6 @@ class _Call:
         given = self.options["context_fn"]
         return not (given.is_constant() and given.as_constant() is torch.utils.checkpoint.noop_context_fn)
 
-    @property
-    def debugs(self) -> bool:
-        return "debug" in self.options and bool(self.options["debug"].as_constant())
-
 
 @handles(torch.utils.checkpoint.checkpoint)
 def checkpoint(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -200,16 +196,14 @@ def _arguments(tr: Tracer, args: Args, kwargs: Kwargs) -> _Call:
     if not unstable.saved_tensors_hooks_is_enabled():
         raise GraphBreak(OPTIONS, "saved-tensor hooks are disabled")
     call = _Call(args[0], args[1:], rest, options, preserves)
-    if call.has_contexts and call.debugs:
-        raise GraphBreak(OPTIONS, "debug with a context_fn")
     if call.reentrant:
         _check_reentrant(call)
     return call
 
 
 def _check_reentrant(call: _Call) -> None:
-    if call.kwargs or call.has_contexts or call.debugs:
-        raise GraphBreak(OPTIONS, "use_reentrant=True with keywords, context_fn or debug")
+    if call.kwargs or call.has_contexts:
+        raise GraphBreak(OPTIONS, "use_reentrant=True with keywords, or a context_fn")
     if _records() and not call.requires_grad:
         raise GraphBreak(REENTRANT, "no argument requires a gradient")
 
