@@ -112,7 +112,7 @@ def trained(net: nn.Module, call: Any, rows: tuple[int, ...]) -> list[Any]:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("sizes", ["one size", "sizes that change"])
+@pytest.mark.parametrize("sizes", ["one size", "dynamic sizes"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_training_is_one_graph(name: str, sizes: str) -> None:
     torch.manual_seed(0)
