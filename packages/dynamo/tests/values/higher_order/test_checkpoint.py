@@ -173,6 +173,8 @@ def branches(x: Any) -> Any:
 
 BREAKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "object": ("checkpoint-effect", lambda x: saved(counted, x)),
+    "in grad": ("activation-checkpoint", torch.func.grad(lambda x: saved(torch.sin, x).sum())),
+    "in vmap": ("activation-checkpoint", torch.vmap(lambda x: saved(torch.sin, x))),
     "argument": ("checkpoint-effect", lambda x: saved(written, x * 1)),
     "statistics": ("checkpoint-effect", lambda x: saved(NORM, x)),
     "changed after": ("checkpoint-input-changed", changed_after),
