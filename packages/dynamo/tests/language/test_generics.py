@@ -35,6 +35,16 @@ def fn(x):
     names = a.__name__, c.__name__, d.__name__, str(type(c))
     return pick(x, 3), names, a.__bound__, a.__constraints__, type(a) is type(b)
 
+# plain attributes of every kind of parameter made inside [whole]
+def fn(x):
+    def pick[T, *Ts, **P](first: T) -> T:
+        return first
+    shown = []
+    for each in pick.__type_params__:
+        for name in ("__name__", "__infer_variance__", "__covariant__", "__contravariant__"):
+            shown.append((name, getattr(each, name, "none")))
+    return x + 1, shown
+
 # generic function inside is returned [whole]
 def fn(x):
     def pick[T, U: (int, float), V: str](first: T, second: U) -> T:

@@ -5,6 +5,7 @@ Residual code makes the real ones by the same instructions of the interpreter.
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Iterable, Sequence
 from types import FunctionType
@@ -69,6 +70,15 @@ class MadeType(Value):
         return super().getattr_(tr, name)
 
 
+@functools.cache
+def _made_by_syntax(cls: type) -> Any:
+    """Return the type parameter that `def f[...]` makes, which is not quite what a call of the class makes."""
+    star = {"TypeVarTuple": "*", "ParamSpec": "**"}.get(cls.__name__, "")
+    names: dict[str, Any] = {}
+    exec(f"def f[{star}T](): pass", names)
+    return names["f"].__type_params__[0]
+
+
 class TypeParameterValue(MadeType):
     """A type parameter: the instruction that makes it, its name, and the function of its bound or constraints."""
 
@@ -87,6 +97,8 @@ class TypeParameterValue(MadeType):
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == MAKERS[self.maker][1] or (name == "__default__" and self.default is not None):
             raise GraphBreak(LAZY_TYPE, f"{name!r} of {self.describe()}")
+        if name == "__name__":
+            return self.name
         if name in PLAIN and hasattr(self.python_type(), name):
             return tr.constant(getattr(self._like(), name))
         return super().getattr_(tr, name)
@@ -97,11 +109,8 @@ class TypeParameterValue(MadeType):
         return super().call_method(tr, name, args, kwargs)
 
     def _like(self) -> Any:
-        """Return a real type parameter of this name without lazy parts."""
-        cls: Any = self.python_type()
-        name = self.name.as_constant()
-        variance = {"infer_variance": True} if cls is typing.TypeVar else {}
-        return cls(name, **variance)
+        """Return a type parameter that Python's own syntax makes, without lazy parts; only its name is another."""
+        return _made_by_syntax(self.python_type())
 
     def referents(self) -> Iterable[Value]:
         return [part for part in (self.name, self.evaluate, self.default) if part is not None]

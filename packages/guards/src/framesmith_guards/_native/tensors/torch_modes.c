@@ -1,5 +1,6 @@
-/* Functions that torch exports and that say what is active in a thread: by the names that every torch has had so far, but
- * that none promises. probing.py compares each bit with torch's answer in Python, off and on, before a program uses it.
+/* Functions that torch exports and that say what is active in a thread: by the names that every torch has had so far,
+ * but that none promises. programs/native/modes.py compares each bit with torch's answer in Python, off and on, before
+ * a program uses it.
  */
 
 #include "tensors/torch_modes.h"

@@ -4,7 +4,7 @@
 
 #include "instruction.h"
 
-/* The names are shared with probing.py through the module's MODES dict. */
+/* The names are shared with programs/native/modes.py through the module's MODES dict. */
 #define FOR_EACH_MODE(X)                                                                                              \
     X(FUNCTION_MODE)         /* a torch-function mode */                                                              \
     X(DISPATCH_MODE)         /* a torch-dispatch mode */                                                              \

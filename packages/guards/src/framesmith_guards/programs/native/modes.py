@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from framesmith_guards.programs.native.probing import extension, undisturbed, why_no_tensors
-from framesmith_guards.torch_adapter import unstable
+from framesmith_guards.torch_adapter import TorchDispatchMode, unstable
 
 
 class _Mode(NamedTuple):
@@ -37,6 +37,13 @@ def _with_hooks(look: Callable[[], int]) -> int:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x))
             seen |= look()
     return seen
+
+
+class _Passing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -106,6 +113,9 @@ def _known() -> dict[int, _Mode]:
         )
         for name, key in keys.items()
     }
+    if "DISPATCH_MODE" in by_key:  # not by its key: that the key says so is what is asked
+        active = lambda: unstable.len_torch_dispatch_stack() > 0  # noqa: E731
+        by_key["DISPATCH_MODE"] = _Mode(active, _within(_Passing))
     found = native.modes_find(*(int(keys.get(name, 0)) for name in _KEYS))
     modes = {mode_bits(name): mode for name, mode in {**_MODES, **by_key}.items()}
     return {bit: mode for bit, mode in modes.items() if bit & found}
