@@ -15,7 +15,11 @@
 #define Py_BUILD_CORE 1
 #include "internal/pycore_code.h"
 #include "internal/pycore_frame.h"
+#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
+#include "internal/pycore_optimizer.h"
+#endif
 #if PY_VERSION_HEX >= 0x030E0000
+#include "internal/pycore_ceval.h"
 #include "internal/pycore_interpframe.h"
 #endif
 #if PY_VERSION_HEX >= 0x030F0000
@@ -179,8 +183,6 @@ static inline void frame_discard(PyThreadState *tstate, Frame *frame)
     Py_XDECREF(none);
 }
 #else
-PyAPI_FUNC(void) _PyEval_FrameClearAndPop(PyThreadState *tstate, Frame *frame);
-
 static inline void frame_discard(PyThreadState *tstate, Frame *frame) { _PyEval_FrameClearAndPop(tstate, frame); }
 #endif
 
@@ -188,7 +190,7 @@ static inline void frame_discard(PyThreadState *tstate, Frame *frame) { _PyEval_
 #if PY_VERSION_HEX < 0x030D0000
 static inline int jit_is_enabled(void) { return 0; }
 #elif PY_VERSION_HEX < 0x030E0000
-extern void _PyOptimizer_Optimize(void) __attribute__((weak)); /* only builds with a JIT have it */
+#pragma weak _PyOptimizer_Optimize /* only builds with a JIT have it */
 
 static inline int jit_is_enabled(void) { return _PyOptimizer_Optimize != NULL; }
 #else
