@@ -15,6 +15,9 @@
 #define Py_BUILD_CORE 1
 #include "internal/pycore_code.h"
 #include "internal/pycore_frame.h"
+#if PY_VERSION_HEX >= 0x030D0000
+#include "internal/pycore_runtime.h"
+#endif
 #if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000
 #include "internal/pycore_optimizer.h"
 #endif
@@ -33,6 +36,29 @@ typedef struct _PyInterpreterFrame Frame;
 
 /* Whether a call site that is specialised for its class enters `__init__` without asking a hook. */
 #define SPECIALISED_INIT_BYPASSES_HOOK (PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000)
+
+/* The layout of a frame: ITEM(name, size or offset in the headers of the build, the same in the running interpreter). One
+ * binary serves all patch releases, and CPython promises no layout. From 3.13 on, it reports its own, for debuggers. */
+#if PY_VERSION_HEX < 0x030D0000
+#define FRAME_LAYOUT(ITEM)
+#else
+#define REPORTED(name) _PyRuntime.debug_offsets.interpreter_frame.name
+#if PY_VERSION_HEX < 0x030E0000
+#define FRAME_STACK_LAYOUT(ITEM)
+#else
+#define FRAME_STACK_LAYOUT(ITEM)                                                                                               \
+    ITEM("stackpointer", offsetof(Frame, stackpointer), REPORTED(stackpointer))                                                \
+    ITEM("tlbc_index", 0, REPORTED(tlbc_index)) /* 0: frames of builds with the GIL have no such field */
+#endif
+#define FRAME_LAYOUT(ITEM)                                                                                                     \
+    ITEM("size", sizeof(Frame), REPORTED(size))                                                                                \
+    ITEM("previous", offsetof(Frame, previous), REPORTED(previous))                                                            \
+    ITEM("executable", offsetof(Frame, f_executable), REPORTED(executable))                                                    \
+    ITEM("instr_ptr", offsetof(Frame, instr_ptr), REPORTED(instr_ptr))                                                         \
+    ITEM("localsplus", offsetof(Frame, localsplus), REPORTED(localsplus))                                                      \
+    ITEM("owner", offsetof(Frame, owner), REPORTED(owner))                                                                     \
+    FRAME_STACK_LAYOUT(ITEM)
+#endif
 
 /* Frame fields. From 3.14 on, the references in a frame are tagged, see Note [Tagged references]. */
 #if PY_VERSION_HEX < 0x030C0000

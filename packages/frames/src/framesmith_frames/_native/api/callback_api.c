@@ -4,6 +4,7 @@
 #include "data/activation.h"
 #include "data/owner.h"
 #include "hook/evaluator.h"
+#include "hook/layout.h"
 #include "hook/replace.h"
 #include "policy/decision.h"
 #include "policy/diversion.h"
@@ -120,5 +121,7 @@ PyMethodDef callback_methods[] = {
     {"never_in_place", py_never_in_place, METH_O, NULL},
     {"divert_by", py_divert_by, METH_VARARGS, NULL},
     {"hook_state", hook_state, METH_NOARGS, NULL},
+    {"frame_layout", frame_layout, METH_NOARGS, NULL},
+    {"check_frame_layout", check_frame_layout, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

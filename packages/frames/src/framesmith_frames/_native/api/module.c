@@ -7,6 +7,7 @@
 #include "data/code_state.h"
 #include "data/records.h"
 #include "hook/hook.h"
+#include "hook/layout.h"
 #include "policy/interest_filter.h"
 
 static PyTypeObject *const types[] = {&Entry_Type, &Skip_Type, &RunOnce_Type, &FrameInfo_Type,
@@ -16,6 +17,9 @@ static int module_exec(PyObject *module)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "framesmith_frames works in the main interpreter only");
+        return -1;
+    }
+    if (layout_init() < 0) {
         return -1;
     }
     compiled_functions_init();
