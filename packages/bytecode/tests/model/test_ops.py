@@ -1,7 +1,9 @@
 """The canonical table against the interpreter's own opcode metadata."""
 
 import dis
+import importlib.util
 import opcode
+import runpy
 
 import pytest
 
@@ -64,3 +66,28 @@ def test_the_interpreters_own_lists_are_found():
     for name, listed in (("LOAD_COMMON_CONSTANT", COMMON_CONSTANTS), ("LOAD_SPECIAL", SPECIAL_METHODS)):
         assert bool(listed) == (name in OPCODES)
     assert CACHES["LOAD_GLOBAL"] > 1 > CACHES["POP_TOP"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "names"),
+    [
+        ("LOAD_COMMON_CONSTANT", "_common_constants"),
+        ("LOAD_SPECIAL", "_special_method_names"),
+        ("CALL_INTRINSIC_1", "_intrinsic_1_descs"),
+        ("CALL_INTRINSIC_2", "_intrinsic_2_descs"),
+    ],
+)
+@pytest.mark.parametrize("left", ["missing", "empty"])
+def test_a_list_that_the_interpreter_must_have(operation, names, left, monkeypatch):
+    """A fresh import is refused where the interpreter has the opcode, also one that this version lacks."""
+    file = importlib.util.find_spec("framesmith_bytecode.cpython.opcodes").origin
+    if left == "empty":
+        monkeypatch.setattr(opcode, names, [], raising=False)
+    else:
+        monkeypatch.delattr(opcode, names, raising=False)
+    others = {name: number for name, number in opcode.opmap.items() if name != operation}
+    monkeypatch.setattr(opcode, "opmap", others)
+    assert operation not in runpy.run_path(file)["OPCODES"]
+    monkeypatch.setattr(opcode, "opmap", {**others, operation: 200})
+    with pytest.raises(ImportError, match=rf"no operands of {operation}: opcode\.{names} is missing or empty"):
+        runpy.run_path(file)

@@ -29,21 +29,32 @@ def _cache_sizes() -> dict[str, int]:
 CACHES: Final[Mapping[str, int]] = _cache_sizes()
 
 
-def _helpers(names: str) -> dict[str, int]:
+def _listed(operation: str, names: str) -> tuple[Any, ...]:
+    """Return the interpreter's list of an operation's operands, which is empty where it has no such opcode.
+
+    Raises ImportError where it has the opcode and the `opcode` module has no list of that name, or an empty one.
+    """
+    listed = tuple(getattr(opcode, names, ()))
+    if operation in OPCODES and not listed:
+        raise ImportError(f"framesmith_bytecode finds no operands of {operation}: opcode.{names} is missing or empty")
+    return listed
+
+
+def _helpers(operation: str, names: str) -> dict[str, int]:
     """Name of a helper -> its number; number 0 is no helper."""
-    listed = [name.removeprefix("INTRINSIC_") for name in getattr(opcode, names, ())]
+    listed = [name.removeprefix("INTRINSIC_") for name in _listed(operation, names)]
     return {"PRINT_EXPR" if name == "PRINT" else name: number for number, name in enumerate(listed) if number}
 
 
 #: Operation that calls a helper of the interpreter -> the helpers' numbers.
 HELPERS: Final[Mapping[str, Mapping[str, int]]] = {
-    "CALL_INTRINSIC_1": _helpers("_intrinsic_1_descs"),
-    "CALL_INTRINSIC_2": _helpers("_intrinsic_2_descs"),
+    operation: _helpers(operation, names)
+    for operation, names in (("CALL_INTRINSIC_1", "_intrinsic_1_descs"), ("CALL_INTRINSIC_2", "_intrinsic_2_descs"))
 }
 #: The objects that LOAD_COMMON_CONSTANT loads, by its operand.
-COMMON_CONSTANTS: Final[tuple[object, ...]] = tuple(getattr(opcode, "_common_constants", ()))
+COMMON_CONSTANTS: Final[tuple[object, ...]] = _listed("LOAD_COMMON_CONSTANT", "_common_constants")
 #: The methods that LOAD_SPECIAL looks up, by its operand.
-SPECIAL_METHODS: Final[tuple[str, ...]] = tuple(getattr(opcode, "_special_method_names", ()))
+SPECIAL_METHODS: Final[tuple[str, ...]] = _listed("LOAD_SPECIAL", "_special_method_names")
 #: A part of a function -> its bit in MAKE_FUNCTION or SET_FUNCTION_ATTRIBUTE.
 PART_BITS: Final[Mapping[str, int]] = {
     "defaults": 1,
