@@ -1,4 +1,4 @@
-"""Programs as text, in the language of newer Pythons than the oldest supported: those that do not parse are skipped."""
+"""Programs as text, in the language of newer Pythons than the oldest supported, each skipped below its first Python."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import torch
 from driver import Compiled, compiled, same
 
 import framesmith_frames as frames
+from framesmith_bytecode.cpython.running import TABLE
+from framesmith_bytecode.cpython.version_table import TABLES
 
 _numbers = itertools.count()
 #: Conditions for an end, asked of Python.
@@ -24,40 +26,60 @@ CONDITIONS = {
 }
 
 
+#: A version of Python -> how a title names it.
+VERSIONS = {version: f"{version[0]}.{version[1]}" for version in TABLES}
+LATER = {name for version, name in VERSIONS.items() if version > TABLE.version}
+
+
+def _parts(programs: str) -> list[tuple[str, list[str], str]]:
+    """Return the title of each program, what its brackets say, in parts, and its text."""
+    found = []
+    for part in ("\n" + programs).split("\n# ")[1:]:
+        line, _, text = part.partition("\n")
+        title, _, said = line.removesuffix("]").partition(" [")
+        found.append((title, said.split("; ") if said else [], text))
+    return found
+
+
+def _param(title: str, first: list[str], *values: Any) -> Any:
+    """Return a test parameter that is skipped below the program's first Python."""
+    wrong = [name for name in first if name not in VERSIONS.values()]
+    if wrong or len(first) > 1:
+        raise ValueError(f"{title}: {first} is no version of Python")
+    skip = [pytest.mark.skip(f"begins with Python {name}") for name in first if name in LATER]
+    return pytest.param(*values, id=title, marks=skip)
+
+
 def titled(programs: str) -> list[Any]:
-    """Return test parameters: the programs of a text, each after a line `# title` at its start or after a blank one."""
-    parts = ("\n" + programs).split("\n# ")[1:]
-    return [pytest.param(text, id=title) for title, _, text in (part.partition("\n") for part in parts)]
+    """Return test parameters: the programs of a text, each after a line `# title` at its start or after a blank one.
+
+    `# title [3.14]`: the program's first Python, below which the test is skipped.
+    """
+    return [_param(title, said, text) for title, said, text in _parts(programs)]
 
 
 def titled_with_end(programs: str) -> list[Any]:
     """Return test parameters: programs, each with the end that its title names: `# title [whole]`.
 
     `whole`: one graph, also with `fullgraph`; `raises`: the exception leaves the function; else the kinds of breaks.
-    With one of `CONDITIONS` after a `;`, the end is compared where it holds.
+    With one of `CONDITIONS` after a `;`, the end is compared where it holds. A version after the last `;` is the
+    program's first Python, below which the test is skipped.
     """
     found = []
-    for given in titled(programs):
-        title, _, ending = str(given.id).removesuffix("]").rpartition(" [")
-        words, _, condition = ending.partition("; ")
-        end = frozenset(words.split(", ")) if not condition or CONDITIONS[condition] else None
-        found.append(pytest.param(*given.values, end, id=title))
+    for title, (words, *rest), text in _parts(programs):
+        holds = all(CONDITIONS[name] for name in rest if name in CONDITIONS)
+        end = frozenset(words.split(", ")) if holds else None
+        found.append(_param(title, [name for name in rest if name not in CONDITIONS], text, end))
     return found
 
 
 def load(text: str) -> Any:
-    """Return the `fn` of a program in a fresh module; the test is skipped where Python cannot parse it."""
+    """Return the `fn` of a program in a fresh module."""
     name = f"<program {next(_numbers)}>"
-    try:
-        code = compile(text, name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        pytest.skip(f"this Python does not parse it: {error}")
+    code = compile(text, name, "exec", dont_inherit=True)
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     namespace: dict[str, Any] = {"__name__": "program", "torch": torch}
-    try:
-        exec(code, namespace)
-    except (NameError, ImportError) as error:
-        pytest.skip(f"this Python cannot run it: {error}")
+    exec(code, namespace)
     return namespace["fn"]
 
 

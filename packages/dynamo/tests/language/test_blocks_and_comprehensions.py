@@ -40,7 +40,7 @@ def fn(x):
         y = y - 1
     return y
 
-# except without parentheses
+# except without parentheses [3.14]
 def fn(x):
     y = x + 1
     try:
@@ -421,7 +421,7 @@ def fn(x):
     y = x + 1
     return asyncio.run(main(y))
 
-# partial with a placeholder
+# partial with a placeholder [3.14]
 from functools import Placeholder, partial
 def subtract(a, b):
     return a - b
@@ -474,14 +474,14 @@ def fn(x):
     print("scaled")
     return y + 1
 
-# unpacking in a comprehension
+# unpacking in a comprehension [3.15]
 def fn(x):
     lists = [[1, 2], [3]]
     flat = [*part for part in lists]
     print(flat, {**d for d in ({"a": 1}, {"b": 2})})
     return x + len(flat)
 
-# lazy import
+# lazy import [3.15]
 lazy import colorsys
 lazy from fractions import Fraction
 
@@ -490,7 +490,7 @@ def fn(x):
     print(colorsys.__name__)
     return y * float(Fraction(1, 2))
 
-# annotations in other formats
+# annotations in other formats [3.14]
 import annotationlib
 
 def fn(x):
@@ -537,7 +537,7 @@ def fn(x):
         found.append(str(error).partition("(")[0])
     return y + 1, found, len(asked)
 
-# lazy imports that fail
+# lazy imports that fail [3.15]
 lazy import no_such_module
 lazy from fractions import no_such_name
 
@@ -556,7 +556,7 @@ def fn(x):
         no_such_module
     return y, first, second
 
-# a lazy import that nothing has used
+# a lazy import that nothing has used [3.15]
 lazy import colorsys
 
 def kind():
@@ -568,7 +568,7 @@ def fn(x):
     y = y * len(colorsys.__name__)
     return y, before[0] == kind(), kind()
 
-# frozendict
+# frozendict [3.15]
 shared = frozendict(a=1, b=2)
 
 def fn(x):
@@ -577,7 +577,7 @@ def fn(x):
     print(len(shared), made["c"])
     return y * made["c"], sorted(shared | made)
 
-# sentinel
+# sentinel [3.15]
 MISSING = sentinel("MISSING")
 
 def pick(x, n=MISSING):

@@ -216,29 +216,29 @@ async def main(x):
 def fn(x):
     return asyncio.run(main(x))
 
-# unpacking in a list [whole]
+# unpacking in a list [whole; 3.15]
 def fn(x):
     lists = [[1, 2], [], (3,)]
     flat = [*part for part in lists]
     return x + len(flat), flat
 
-# unpacking in a set and a generator [whole]
+# unpacking in a set and a generator [whole; 3.15]
 def fn(x):
     parts = ([1, 2], (2, 3))
     return x + len({*part for part in parts}), list((*part for part in parts))
 
-# unpacking in a dict [whole]
+# unpacking in a dict [whole; 3.15]
 def fn(x):
     tables = [{"a": 1, "b": 2}, {"b": 3}]
     merged = {**table for table in tables}
     return x + merged["b"], merged
 
-# unpacking of tensors [whole]
+# unpacking of tensors [whole; 3.15]
 def fn(x):
     rows = [*part for part in ((x, x + 1), [x * 2])]
     return rows[0] + rows[2], len(rows)
 
-# unpacking of what is no iterable [whole]
+# unpacking of what is no iterable [whole; 3.15]
 def fn(x):
     try:
         return [*part for part in [[1], 2]]

@@ -308,7 +308,7 @@ def fn(x):
             why = str(refused)
     return y * len(notes), notes, why
 
-# several classes without parentheses [whole]
+# several classes without parentheses [whole; 3.14]
 def fn(x):
     y = x + 1
     out = []
@@ -319,7 +319,7 @@ def fn(x):
             out.append(i)
     return y * len(out), out
 
-# groups by classes without parentheses [whole]
+# groups by classes without parentheses [whole; 3.14]
 def fn(x):
     y = x + 1
     try:

@@ -6,7 +6,7 @@ import pytest
 from language_programs import check_program_and_end, titled_with_end
 
 PROGRAMS = r"""
-# the same quotes inside [whole]
+# the same quotes inside [whole; 3.12]
 def fn(x):
     d = {"a": 1}
     return x + d["a"], f"{d["a"]} and {", ".join(d)}"
@@ -20,12 +20,12 @@ def fn(x):
     n = x.shape[0]
     return x + n, f"{n:{n}}|{n:>{n + 2}}|{n:0{n}d}"
 
-# nested four deep [whole]
+# nested four deep [whole; 3.12]
 def fn(x):
     n = 3
     return x * n, f"{f"{f"{f"{n}"}"}"}"
 
-# lines and comments [whole]
+# lines and comments [whole; 3.12]
 def fn(x):
     return x + 1, f"{
         x.dim()  # the rank
@@ -33,7 +33,7 @@ def fn(x):
         2 + 1
     }}"
 
-# backslashes [whole]
+# backslashes [whole; 3.12]
 def fn(x):
     names = ["a", "b"]
     return x + 1, f"{'\n'.join(names)}\t{'\\'}"
@@ -126,20 +126,20 @@ def fn(x):
     new = "{:>{}}".format(n, 4), "{0[1]} {a.real}".format([1, 2], a=n), format(n, "03d")
     return x + n, new, "%5d|%-3s|%r" % (n, "b", "c")
 
-# template of constants [whole]
+# template of constants [whole; 3.14]
 def fn(x):
     n = 3
     made = t"n is {n}!"
     return x + n, made.strings, made.values, made.interpolations[0].expression
 
-# template of a tensor [whole]
+# template of a tensor [whole; 3.14]
 def fn(x):
     y = x + 1
     made = t"sum {y.sum()} of {y}"
     total, whole = made.values
     return total * whole, made.interpolations[1].expression
 
-# template rendered [whole]
+# template rendered [whole; 3.14]
 def render(template):
     from string.templatelib import Interpolation
     parts = []
@@ -156,7 +156,7 @@ def fn(x):
     name = "tensor"
     return x * 2, render(t"<{name!r:>10}> of {len(x)}"), render(t"")
 
-# template as an argument across a break [print]
+# template as an argument across a break [print; 3.14]
 def inner(template):
     y = template.values[0] * 2
     return y, template.strings, template.interpolations[1].value
@@ -166,13 +166,13 @@ def fn(x):
     print("between")
     return inner(made)
 
-# template outside [whole]
+# template outside [whole; 3.14]
 kept = t"a{1 + 1}b{'x':>4}"
 def fn(x):
     first, second = kept.interpolations
     return x + first.value, kept.strings, second.format_spec, kept.values, [type(part).__name__ for part in kept]
 
-# templates that change from call to call [whole]
+# templates that change from call to call [whole; 3.14]
 numbers = []
 def made(x):
     numbers.append(1)
@@ -188,13 +188,13 @@ def use(template):
 def fn(x):
     return use(made(x))
 
-# sum of templates [whole]
+# sum of templates [whole; 3.14]
 def fn(x):
     made = t"a{x}b" + t"c{2}"
     both = made + made
     return both.values[0] + both.values[3], both.strings, made.strings, both != made, made == made
 
-# sum of a template and a string [break-in-block, text-of-object, unsupported-operation]
+# sum of a template and a string [break-in-block, text-of-object, unsupported-operation; 3.14]
 def fn(x):
     y = x + 1
     try:
@@ -202,7 +202,7 @@ def fn(x):
     except TypeError as error:
         return y, str(error)
 
-# templates as keys [whole]
+# templates as keys [whole; 3.14]
 def fn(x):
     made = t"{x}"
     table = {made: 1}

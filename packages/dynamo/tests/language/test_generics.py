@@ -14,20 +14,20 @@ S = TypeVar("S", int, str)
 def fn(x):
     return x + len(S.__constraints__), T.__bound__, T.__name__, T.__covariant__
 
-# generic function outside [whole]
+# generic function outside [whole; 3.12]
 def identity[T](value: T) -> T:
     return value
 
 def fn(x):
     return identity(x + 1) * identity(2), identity.__type_params__[0].__name__
 
-# generic function inside [whole]
+# generic function inside [whole; 3.12]
 def fn(x):
     def pick[T](first: T, second: T) -> T:
         return first * 2
     return pick(x + 1, x)
 
-# generic function inside with every kind of parameter [whole]
+# generic function inside with every kind of parameter [whole; 3.12]
 def fn(x):
     def pick[T, U: int, *Ts, **P](first: T, second: U) -> T:
         return first * 2
@@ -35,7 +35,7 @@ def fn(x):
     names = a.__name__, c.__name__, d.__name__, str(type(c))
     return pick(x, 3), names, a.__bound__, a.__constraints__, type(a) is type(b)
 
-# plain attributes of every kind of parameter made inside [whole]
+# plain attributes of every kind of parameter made inside [whole; 3.12]
 def fn(x):
     def pick[T, *Ts, **P](first: T) -> T:
         return first
@@ -45,13 +45,13 @@ def fn(x):
             shown.append((name, getattr(each, name, "none")))
     return x + 1, shown
 
-# generic function inside is returned [whole]
+# generic function inside is returned [whole; 3.12]
 def fn(x):
     def pick[T, U: (int, float), V: str](first: T, second: U) -> T:
         return first * second
     return pick(x, 2), pick
 
-# generic function inside, used after a break [print; where lazy types show their functions]
+# generic function inside, used after a break [print; where lazy types show their functions; 3.12]
 def fn(x):
     def pick[T, U: (int, float), V: str](first: T, second: U) -> T:
         return first * second
@@ -59,7 +59,7 @@ def fn(x):
     print("between")
     return pick(y, 2), [(t.__name__, t.__bound__, t.__constraints__) for t in pick.__type_params__]
 
-# parameters with defaults [print]
+# parameters with defaults [print; 3.13]
 def fn(x):
     def pick[T = int, *Ts = *tuple[int, str], **P = [int]](first: T) -> T:
         return first * 2
@@ -67,14 +67,14 @@ def fn(x):
     print("between")
     return pick(y), [t.__default__ for t in pick.__type_params__], [t.has_default() for t in pick.__type_params__]
 
-# a default that is asked for inside [whole]
+# a default that is asked for inside [whole; 3.13]
 def fn(x):
     def pick[U: str, T = int](first: T) -> T:
         return first * 2
     u, t = pick.__type_params__
     return pick(x), t.has_default(), u.has_default()
 
-# the parameters close over a local [lazily-evaluated-type, print]
+# the parameters close over a local [lazily-evaluated-type, print; 3.12]
 def fn(x):
     kind = float
     def pick[T: kind](first: T) -> T:
@@ -83,7 +83,7 @@ def fn(x):
     print("between")
     return y, pick.__type_params__[0].__bound__
 
-# a method with parameters of its own [whole]
+# a method with parameters of its own [whole; 3.12]
 class Scale[T]:
     def __init__(self, factor: T) -> None:
         self.factor = factor
@@ -93,7 +93,7 @@ class Scale[T]:
 def fn(x):
     return Scale(3).apply(x) + Scale[int](2).apply(x), Scale.__type_params__[0].__name__
 
-# generic class with a base [whole]
+# generic class with a base [whole; 3.12]
 class Base[T]:
     def get(self) -> T:
         return self.value
@@ -105,7 +105,7 @@ class Derived[T, U](Base[U]):
 def fn(x):
     return Derived(x + 1).get(), [t.__name__ for t in Derived.__type_params__], Derived.__orig_bases__[0] is not None
 
-# generic dataclass [whole]
+# generic dataclass [whole; 3.12]
 import dataclasses
 @dataclasses.dataclass
 class Pair[A, B]:
@@ -116,7 +116,7 @@ def fn(x):
     pair = Pair(x, 3)
     return pair.a * pair.b + dataclasses.replace(pair, b=4).b, len(Pair.__type_params__)
 
-# generic named tuple [whole]
+# generic named tuple [whole; 3.12]
 from typing import NamedTuple
 class Pair[T](NamedTuple):
     a: T
@@ -126,7 +126,7 @@ def fn(x):
     a, b = Pair(x + 1)
     return a * b
 
-# a class without parameters [whole]
+# a class without parameters [whole; 3.12]
 class Plain:
     pass
 
@@ -136,7 +136,7 @@ class Box[T, *Ts]:
 def fn(x):
     return x + len(Box.__type_params__), Plain.__type_params__, Box[int, str, float].__args__
 
-# bound and constraints of a function outside [whole]
+# bound and constraints of a function outside [whole; 3.12]
 def larger[T: (int, float), U: int](a: T, b: T) -> T:
     return a if a > b else b
 
@@ -144,7 +144,7 @@ def fn(x):
     t, u = larger.__type_params__
     return x * larger(2, 3), t.__name__, u.__name__
 
-# bound that is evaluated once [lazily-evaluated-type]
+# bound that is evaluated once [lazily-evaluated-type; 3.12]
 seen = []
 def note():
     seen.append(1)
@@ -159,20 +159,20 @@ def fn(x):
     second = pick.__type_params__[0].__bound__
     return pick(x) + len(seen), before, first, second
 
-# alias outside [whole; where lazy types show their functions]
+# alias outside [whole; where lazy types show their functions; 3.12]
 type Plain = list[int]
 type Vector[T] = list[T]
 def fn(x):
     return x + len(Vector.__type_params__), Vector.__name__, Plain.__name__
 
-# value of an alias outside [print; where lazy types show their functions]
+# value of an alias outside [print; where lazy types show their functions; 3.12]
 type Plain = list[int]
 def fn(x):
     numbers: Plain = [1, 2]
     print("between")
     return x + sum(numbers), Plain.__value__
 
-# alias that names nothing yet [break-in-block, lazily-evaluated-type, text-of-object]
+# alias that names nothing yet [break-in-block, lazily-evaluated-type, text-of-object; 3.12]
 type Later = Missing
 def fn(x):
     y = x + 1
@@ -181,27 +181,27 @@ def fn(x):
     except NameError as error:
         return y, str(error)
 
-# alias that names itself [print, text-of-object; where lazy types show their functions]
+# alias that names itself [print, text-of-object; where lazy types show their functions; 3.12]
 type Nested = list[Nested] | int
 def fn(x):
     print("before")
     value: Nested = [1, [2]]
     return x + len(value), str(Nested.__value__)
 
-# alias inside that is not evaluated [whole]
+# alias inside that is not evaluated [whole; 3.12]
 def fn(x):
     type Pair[T] = tuple[T, Unknown]
     type Plain = Unknown
     return x * 2, Pair.__name__, len(Pair.__type_params__), Plain.__type_params__
 
-# alias inside after a break [print; where lazy types show their functions]
+# alias inside after a break [print; where lazy types show their functions; 3.12]
 def fn(x):
     y = x + 1
     type Pair[T] = tuple[T, T]
     print("between")
     return y * 2, str(Pair.__value__), Pair.__type_params__[0].__name__
 
-# alias in isinstance of annotations [whole]
+# alias in isinstance of annotations [whole; 3.12]
 type Number = int | float
 def scaled(value, factor: Number = 2):
     return value * factor
@@ -209,14 +209,14 @@ def scaled(value, factor: Number = 2):
 def fn(x):
     return scaled(x) + scaled(x, 3)
 
-# parameter that shadows [whole]
+# parameter that shadows [whole; 3.12]
 T = 3
 def fn(x):
     def pick[T](value: T):
         return value * 2
     return pick(x) * T
 
-# annotations deferred and never evaluated [whole]
+# annotations deferred and never evaluated [whole; 3.14]
 def scaled(x: Missing, *, factor: AlsoMissing = 2) -> Nothing:
     return x * factor
 
@@ -229,7 +229,7 @@ def fn(x):
         return value * factor
     return scaled(x, 3)
 
-# annotations of a class outside, never evaluated [whole]
+# annotations of a class outside, never evaluated [whole; 3.14]
 class Point:
     a: Missing
     b: "float" = 2.0

@@ -6,12 +6,12 @@ import pytest
 from language_programs import check_program_and_end, titled_with_end
 
 PROGRAMS = r"""
-# frozendict outside [whole]
+# frozendict outside [whole; 3.15]
 shared = frozendict(a=1, b=torch.ones(4))
 def fn(x):
     return x * shared["a"] + shared["b"], list(shared), len(shared), "a" in shared, shared.get("z", 7)
 
-# frozendict with keys that are objects [whole]
+# frozendict with keys that are objects [whole; 3.15]
 class Key:
     pass
 key = Key()
@@ -19,26 +19,26 @@ table = frozendict({key: 5, "n": 2})
 def fn(x):
     return x * table[key] + table["n"], [type(k).__name__ for k in table], Key() in table
 
-# frozendict made inside [whole]
+# frozendict made inside [whole; 3.15]
 frozendict
 def fn(x):
     made = frozendict(a=x + 1, b=2)
     return made["a"] * made["b"], sorted(made), list(made.items())[1], [*reversed(made)], {**made}["b"]
 
-# frozendict returned [whole]
+# frozendict returned [whole; 3.15]
 frozendict
 def fn(x):
     made = frozendict(a=x + 1, b=2)
     return made, (made, made)
 
-# frozendict behind a break [print]
+# frozendict behind a break [print; 3.15]
 frozendict
 def fn(x):
     made = frozendict(a=x + 1, b=2)
     print("between")
     return made["a"] * made["b"], len(made)
 
-# frozendict whose keys change from call to call [whole]
+# frozendict whose keys change from call to call [whole; 3.15]
 frozendict
 COUNT = [0]
 def use(x, table):
@@ -48,7 +48,7 @@ def fn(x):
     COUNT[0] += 1
     return use(x, frozendict({COUNT[0]: x, "n": COUNT[0] % 2}))
 
-# unions of frozendicts [whole]
+# unions of frozendicts [whole; 3.15]
 frozendict
 def fn(x):
     a = frozendict(p=1, q=2)
@@ -56,7 +56,7 @@ def fn(x):
     a |= {"q": 5}
     return x + len(left), type(left).__name__, type(right).__name__, list(right), a, a | {} is a
 
-# frozendict as a key [whole]
+# frozendict as a key [whole; 3.15]
 frozendict
 def fn(x):
     one, two = frozendict(p=1, q=(2, 3)), frozendict(q=(2, 3), p=1)
@@ -64,7 +64,7 @@ def fn(x):
     found = one == two, one == {"p": 1, "q": (2, 3)}, one in {two}, hash(one) == hash(two)
     return x + table[one], len(table), found
 
-# what frozendicts refuse [whole]
+# what frozendicts refuse [whole; 3.15]
 frozendict
 def fn(x):
     made = frozendict(a=1)
@@ -86,7 +86,7 @@ def fn(x):
             out.append((type(error).__name__, str(error)))
     return x + 1, out
 
-# items of frozendicts cannot be set [whole]
+# items of frozendicts cannot be set [whole; 3.15]
 frozendict
 def fn(x):
     made = frozendict(a=1)
@@ -101,20 +101,20 @@ def fn(x):
         out.append(str(error))
     return x + made["a"], out
 
-# frozendict in match [whole]
+# frozendict in match [whole; 3.15]
 frozendict
 def fn(x):
     match frozendict(a=1, b=2):
         case {"a": n, **rest}:
             return x + n, rest
 
-# frozendict of keys [whole]
+# frozendict of keys [whole; 3.15]
 frozendict
 def fn(x):
     made = frozendict.fromkeys("ab", 3)
     return x * made["b"], made, frozendict(made) is made, made.copy() is made
 
-# frozendict as keywords [whole]
+# frozendict as keywords [whole; 3.15]
 frozendict
 def scaled(x, *, factor, bias=0):
     return x * factor + bias
@@ -122,7 +122,7 @@ def scaled(x, *, factor, bias=0):
 def fn(x):
     return scaled(x, **frozendict(factor=3)), scaled(x, **frozendict(factor=2, bias=1))
 
-# sentinel as a default [whole]
+# sentinel as a default [whole; 3.15]
 MISSING = sentinel("MISSING")
 def pick(x, n=MISSING):
     return x if n is MISSING else x * n
@@ -130,7 +130,7 @@ def pick(x, n=MISSING):
 def fn(x):
     return pick(x) + pick(x, 2), MISSING.__name__, repr(MISSING), MISSING == MISSING
 
-# sentinel as a key and in match [whole]
+# sentinel as a key and in match [whole; 3.15]
 MISSING = sentinel("MISSING")
 table = {MISSING: 2}
 class Names:
@@ -142,7 +142,7 @@ def fn(x):
             found = "missing"
     return x * table[MISSING], found, bool(MISSING)
 
-# placeholders [whole]
+# placeholders [whole; 3.14]
 from functools import Placeholder as _, partial
 def subtract(a, b, c=0):
     return a - b * c
@@ -153,7 +153,7 @@ def fn(x):
     both = partial(partial(subtract, _, _, 4), _, 1)
     return half(x) + outer(x, 4), both(x), half.args[0] is _, len(both.args)
 
-# what placeholders refuse [whole]
+# what placeholders refuse [whole; 3.14]
 from functools import Placeholder as _, partial
 def subtract(a, b, c=0):
     return a - b * c
@@ -168,7 +168,7 @@ def fn(x):
             out.append(str(error))
     return x + 1, out
 
-# lazy import [import-runs-code]
+# lazy import [import-runs-code; 3.15]
 lazy import colorsys
 lazy from fractions import Fraction
 
@@ -177,13 +177,13 @@ def fn(x):
     name = colorsys.__name__
     return y * float(Fraction(1, 2)), name
 
-# lazy import that is never needed [whole]
+# lazy import that is never needed [whole; 3.15]
 lazy import no_module_of_this_name
 
 def fn(x):
     return x + 1
 
-# lazy import that fails [import-runs-code]
+# lazy import that fails [import-runs-code; 3.15]
 lazy import no_module_of_this_name
 
 def fn(x):
@@ -194,7 +194,7 @@ def fn(x):
         y = y * 2
     return y
 
-# lazy import as a module's attribute [import-runs-code]
+# lazy import as a module's attribute [import-runs-code; 3.15]
 lazy import colorsys
 import sys, types
 module = types.ModuleType("module_with_lazy_names")
@@ -240,7 +240,7 @@ def fn(x):
                 break
     return x * len(out), out
 
-# except without parentheses and without a name [whole]
+# except without parentheses and without a name [whole; 3.14]
 def fn(x):
     out = []
     for bad in (lambda: {}["a"], lambda: [][1], lambda: int("q")):
@@ -257,7 +257,7 @@ def scaled(value: int, factor: float = 2.0) -> str:
 def fn(x):
     return scaled(x), scaled.__annotate__ is not None
 
-# annotations in a format [function-attribute]
+# annotations in a format [function-attribute; 3.14]
 import annotationlib
 def scaled(value: Missing) -> int:
     return value * 2
@@ -290,7 +290,7 @@ def fn(x):
         total += i * a + b
     return x * total
 
-# map that is strict [whole]
+# map that is strict [whole; 3.14]
 import annotationlib
 def fn(x):
     out = list(map(lambda a, b: a * b, [1, 2], [3, 4], strict=True))
@@ -301,7 +301,7 @@ def fn(x):
             out.append(str(error))
     return x * out[0], out, [*map(abs, [-1], strict=True)]
 
-# a strict map behind a break [print, unknown-object]
+# a strict map behind a break [print, unknown-object; 3.14]
 import annotationlib
 def fn(x):
     pairs = map(lambda a, b: a * b, [1, 2], [3], strict=True)
@@ -311,14 +311,14 @@ def fn(x):
     except ValueError as error:
         return x + 1, error.args
 
-# templates as keys that exist [whole]
+# templates as keys that exist [whole; 3.14]
 one, two = t"a{1}", t"a{1}"
 def fn(x, kept=(one, two, one)):
     a, b, c = kept
     table = {a: 1, b: 2}
     return x * table[c], a == b, a == c, a is c, len(table)
 
-# templates that are the same or not from call to call [whole]
+# templates that are the same or not from call to call [whole; 3.14]
 turns = []
 kept = t"a{1}"
 def pair():

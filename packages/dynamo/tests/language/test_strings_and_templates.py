@@ -6,21 +6,21 @@ import pytest
 from language_programs import check_program, titled
 
 PROGRAMS = """
-# the same quotes inside
+# the same quotes inside [3.12]
 def fn(x):
     d = {"a": 1}
     y = x + d["a"]
     print(f"{d["a"]} and {", ".join(d)}")
     return y, f"{d["a"]:>4}"
 
-# nested fields
+# nested fields [3.12]
 def fn(x):
     n, width = 3, 5
     y = x * n
     print(f"{n:{width}}|{f"{n}{f"{width}"}"}")
     return y, f"{n!r:>{width}}"
 
-# lines and comments inside
+# lines and comments inside [3.12]
 def fn(x):
     y = x + 1
     text = f"{
@@ -42,7 +42,7 @@ def fn(x):
     print(f"{n=} {n = !s:>3}")
     return y, f"{n + 1=}"
 
-# template
+# template [3.14]
 def fn(x):
     n = 3
     y = x + n
@@ -50,7 +50,7 @@ def fn(x):
     print("made")
     return y, made.strings, made.values, made.interpolations[0].expression
 
-# template with conversions and formats
+# template with conversions and formats [3.14]
 def fn(x):
     n, width = "ab", 6
     y = x + len(n)
@@ -58,7 +58,7 @@ def fn(x):
     print(len(made.interpolations))
     return y, [(i.value, i.expression, i.conversion, i.format_spec) for i in made.interpolations]
 
-# template of a tensor
+# template of a tensor [3.14]
 def fn(x):
     y = x + 1
     made = t"sum {y.sum()} of {y}"
@@ -66,7 +66,7 @@ def fn(x):
     total, whole = made.values
     return total * whole
 
-# template that is walked
+# template that is walked [3.14]
 def fn(x):
     y = x + 1
     made = t"{1}{y}two{3}"
@@ -79,7 +79,7 @@ def fn(x):
     print(len(out))
     return out
 
-# template rendered by a function
+# template rendered by a function [3.14]
 def render(template):
     from string.templatelib import Interpolation
     parts = []
@@ -99,13 +99,13 @@ def fn(x):
     print(render(t"<{name!r:>10}> of {len(y)}"))
     return y + 1, render(t"{name}")
 
-# template across a break
+# template across a break [3.14]
 def fn(x):
     y = x + 1
     made = t"{y}{print('inside')}{y * 2}"
     return made.values[0] + made.values[2], made.values[1]
 
-# template that is returned twice
+# template that is returned twice [3.14]
 def fn(x):
     y = x + 1
     made = t"a{y}"
@@ -113,7 +113,7 @@ def fn(x):
     print("pair")
     return pair[0] is pair[1], pair[0].interpolations is pair[1].interpolations, made.values[0] * 2
 
-# template that is kept
+# template that is kept [3.14]
 kept = []
 def fn(x):
     y = x + 1
@@ -121,7 +121,7 @@ def fn(x):
     print(len(kept))
     return [k.strings for k in kept], kept[-1].values, y
 
-# template as an argument
+# template as an argument [3.14]
 def fn(x):
     made = t"a{x}b"
     return inner(made) + 1
@@ -131,20 +131,20 @@ def inner(template):
     print(template.strings)
     return y
 
-# raw template, and a sum of templates
+# raw template, and a sum of templates [3.14]
 def fn(x):
     y = x + 1
     made = t"a{1}" + rt"\\d{2}"
     print(made.strings)
     return y, made.values
 
-# empty template
+# empty template [3.14]
 def fn(x):
     made = t""
     print(made.strings, made.values)
     return x + len(made.strings)
 
-# template whose field raises
+# template whose field raises [3.14]
 def fn(x):
     y = x + 1
     try:
@@ -154,7 +154,7 @@ def fn(x):
         return y * 2
     return made
 
-# attribute that a template has not
+# attribute that a template has not [3.14]
 def fn(x):
     y = x + 1
     try:

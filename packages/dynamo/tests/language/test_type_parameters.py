@@ -6,7 +6,7 @@ import pytest
 from language_programs import check_program, titled
 
 PROGRAMS = """
-# generic function
+# generic function [3.12]
 def identity[T](value: T) -> T:
     return value
 
@@ -15,14 +15,14 @@ def fn(x):
     print("between")
     return identity(y * 2), identity.__type_params__[0].__name__
 
-# generic function made inside
+# generic function made inside [3.12]
 def fn(x):
     def pick[T](first: T, second: T) -> T:
         return first
     print("made")
     return pick(x + 1, x)
 
-# generic closure over a tensor
+# generic closure over a tensor [3.12]
 def fn(x):
     y = x * 3
     def add[T: float](other: T) -> T:
@@ -31,7 +31,7 @@ def fn(x):
     print("called")
     return add(z)
 
-# generic class made outside
+# generic class made outside [3.12]
 class Box[T]:
     def __init__(self, value: T) -> None:
         self.value = value
@@ -44,7 +44,7 @@ def fn(x):
     box.value = box.get() * 2
     return box.get()
 
-# generic class, subscripted
+# generic class, subscripted [3.12]
 class Box[T]:
     def __init__(self, value):
         self.value = value
@@ -54,7 +54,7 @@ def fn(x):
     print(box.__orig_class__)
     return box.value * 2
 
-# generic class made inside
+# generic class made inside [3.12]
 def fn(x):
     class Pair[A, B]:
         def __init__(self, a: A, b: B) -> None:
@@ -63,7 +63,7 @@ def fn(x):
     print(Pair.__type_params__[0].__name__)
     return pair.a + pair.b
 
-# type alias outside
+# type alias outside [3.12]
 type Vector = list[float]
 
 def fn(x):
@@ -71,14 +71,14 @@ def fn(x):
     print(Vector.__name__)
     return x + sum(numbers)
 
-# type alias inside
+# type alias inside [3.12]
 def fn(x):
     y = x + 1
     type Pair[T] = tuple[T, T]
     print(Pair.__value__)
     return y * 2
 
-# parameters of every kind
+# parameters of every kind [3.12]
 def call[**P, R, *Ts](function, *args: *Ts):
     return function(*args)
 
@@ -87,7 +87,7 @@ def fn(x):
     print("called")
     return call(abs, y - 3)
 
-# bound and constraints
+# bound and constraints [3.12]
 def larger[T: (int, float)](a: T, b: T) -> T:
     return a if a > b else b
 
@@ -96,7 +96,7 @@ def fn(x):
     print(larger.__type_params__[0].__constraints__)
     return y + larger(1.5, 0.5)
 
-# default of a parameter
+# default of a parameter [3.13]
 def first[T = int](values: list[T]) -> T:
     return values[0]
 
@@ -105,7 +105,7 @@ def fn(x):
     print(first.__type_params__[0].__default__)
     return y
 
-# annotations that name nothing yet
+# annotations that name nothing yet [3.14]
 def scaled(x: Missing, factor: AlsoMissing = 2) -> Nothing:
     return x * factor
 
@@ -165,7 +165,7 @@ def fn(x):
     print(before, first, len(seen))
     return y + len(seen)
 
-# annotations that fail
+# annotations that fail [3.14]
 def scaled(value: Missing):
     return value * 2
 
@@ -187,7 +187,7 @@ def fn(x):
     total: "anything" = y + 1
     return total
 
-# annotations of a class
+# annotations of a class [3.14]
 class Point:
     a: int
     b: "float" = 2.0
@@ -220,7 +220,7 @@ def fn(x):
     print(shifted.__name__, shifted.__doc__)
     return y - 1
 
-# signature of an annotated function
+# signature of an annotated function [3.14]
 import inspect
 def scaled(value: int, factor: float = 2.0) -> int:
     return value * factor
@@ -235,7 +235,7 @@ def fn(x):
     print(names)
     return x + len(names), found["value"].annotation, found["factor"].default
 
-# signature of a function whose annotations fail
+# signature of a function whose annotations fail [3.14]
 import inspect
 def scaled(value: Missing) -> Missing:
     return value * 2
@@ -248,7 +248,7 @@ def fn(x):
         print(error)
         return y + 1
 
-# dataclass
+# dataclass [3.12]
 import dataclasses
 @dataclasses.dataclass
 class Scale[T]:
@@ -261,7 +261,7 @@ def fn(x):
     print(scale)
     return dataclasses.replace(scale, bias=2.0).bias + y
 
-# named tuple
+# named tuple [3.12]
 from typing import NamedTuple
 class Pair[T](NamedTuple):
     a: T
