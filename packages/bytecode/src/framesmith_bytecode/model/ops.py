@@ -138,8 +138,8 @@ _ROWS: Final = (
     Op("UNARY_NEGATIVE", "none", 1, 1, "-x"),
     Op("UNARY_NOT", "none", 1, 1, "not x, of any x"),
     Op("UNARY_INVERT", "none", 1, 1, "~x"),
-    Op("TO_BOOL", "none", 1, 1, "bool(x). Conditional jumps and UNARY_NOT test truth themselves; 3.13 shows the "
-        "test and encode adds it where it is missing."),
+    Op("TO_BOOL", "none", 1, 1, "bool(x). Conditional jumps and UNARY_NOT test truth themselves; since "
+        "3.13 the test is shown, and encode adds it where it is missing."),
     Op("BINARY_OP", "choice", 2, 1, "Pops (left, right), pushes the result of the operator.",
         choices=BINARY_OPERATORS),
     Op("COMPARE_OP", "choice", 2, 1, "Pops (left, right), pushes the comparison.", choices=COMPARISONS),
@@ -180,7 +180,7 @@ _ROWS: Final = (
     Op("RETURN_GENERATOR", "none", 0, 1, "Makes the generator of this frame and returns it; when resumed the "
         "sent value is on the stack."),
     Op("YIELD_VALUE", "index", 1, 1, "Pops and yields; pushes what is sent. The operand is the interpreter's own "
-        "note (handler depth on 3.12, await on 3.13)."),
+        "note (handler depth on 3.12, await since 3.13)."),
     Op("RESUME", "index", 0, 0, "Marks function start (0), after yield (1), yield from (2), await (3)."),
     Op("SEND", "label", 2, 2, "(receiver, value): sends; the yielded value replaces the value. "
         "When the receiver returns, goes to the label, an END_SEND, with (receiver, result).", flow="branch",
