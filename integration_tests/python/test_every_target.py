@@ -130,8 +130,6 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
     "print": (print, (), {"end": ""}, "print"),
     "numpy": (np.sin, (np.ones(3),), {}, "numpy.ufunc"),
     "max": (max, (X[0], X[1]), {}, "a branch depends"),
-    "vmap": (torch.func.jacrev(torch.sin), (X,), {}, "not-inlined"),
-    "checkpoint": (torch.utils.checkpoint.checkpoint, (torch.sin, X), {"use_reentrant": False}, "checkpoint"),
     "torch.jit.script": (torch.jit.script(times), (X, 2.0), {}, "TorchScript has compiled it"),
     "a scripted module": (torch.jit.script(nn.Linear(8, 2)), (X,), {}, "TorchScript has compiled it"),
     "disabled": (framesmith.disable(times), (X, 2.0), {}, "disabled"),

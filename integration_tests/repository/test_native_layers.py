@@ -19,9 +19,9 @@ def test_no_call_goes_upwards_or_in_a_circle():
 
 def test_the_headers_are_read():
     found = units(ROOT / "packages/frames/src/framesmith_frames/_native")
-    assert {"evaluate", "evaluate_paused", "hook_state"} <= public_names(found["hook/evaluator"][".h"])
+    assert {"evaluate_paused", "hook_state"} <= public_names(found["hook/evaluator"][".h"])
     assert {"watched_setting", "divert"} <= public_names(found["policy/diversion"][".h"])
-    assert {"reset_listener", "cache_get"} <= public_names(found["data/code_state"][".h"])
+    assert {"reset_listener", "cache_add"} <= public_names(found["data/code_state"][".h"])
     assert {"Entry_Type", "entry_check"} <= public_names(found["data/records"][".h"])
     found = units(ROOT / "packages/guards/src/framesmith_guards/_native")
     assert {"requires_grad_of", "shim"} <= public_names(found["tensors/torch_shim"][".h"])

@@ -9,8 +9,8 @@ import pytest
 import framesmith_bytecode
 from framesmith_bytecode.cpython.version_table import TABLES, VersionTable
 
-PAGE = Path(__file__).parents[4] / "docs" / "bytecode" / "add-a-cpython-version.md"
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[4]
+PAGE = ROOT / "docs" / "bytecode" / "add-a-cpython-version.md"
 
 
 @pytest.fixture
@@ -22,18 +22,23 @@ def names():
 
 
 def test_every_step_names_tests_that_exist(names):
-    sources = [path.read_text("utf-8") for path in TESTS.rglob("test_*.py")]
-    defined = {name for source in sources for name in re.findall(r"def (test_\w+)", source)}
+    """The page names tests and files of other packages too."""
+    files = [*ROOT.glob("packages/*/tests/**/test_*.py"), *ROOT.glob("integration_tests/**/test_*.py")]
+    defined = {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))}
     named = {name for name in names if name.startswith("test_")}
     assert len(named) > 15
-    assert named <= defined
+    assert named <= defined | {path.name for path in files}
 
 
 def test_files_exist(names):
-    package = Path(framesmith_bytecode.__file__).parent
+    folders = [
+        Path(framesmith_bytecode.__file__).parent,
+        *ROOT.glob("packages/*/src/*"),
+        *ROOT.glob("packages/*/tests"),
+    ]
     files = {name for name in names if re.fullmatch(r"[a-z_]+/[a-z0-9_]+\.py", name)}
     assert len(files) > 8
-    assert [name for name in sorted(files) if not any((root / name).exists() for root in (package, TESTS))] == []
+    assert [name for name in sorted(files) if not any((folder / name).exists() for folder in folders)] == []
 
 
 def test_every_field_is_described():

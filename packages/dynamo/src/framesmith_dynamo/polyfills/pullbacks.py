@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from framesmith_aten.graphs.transforms import PullBack, pulled_back
 from framesmith_dynamo.torch_adapter import unstable
 
 DYNAMO_ATTRIBUTES = unstable.dynamo_attributes
+tree_flatten, tree_unflatten = unstable.tree_flatten, unstable.tree_unflatten
 
 
 def refuse_cotangents() -> None:
