@@ -13,8 +13,7 @@ from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import framesmith
-from integration_tests.transforms.transforms import Program, Tensor, outcome, plain, run, t
-from tools.warm_process import run_program
+from integration_tests.transforms.transforms import Program, Tensor, outcome, output_of_new_process, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -313,4 +312,4 @@ print(framesmith.stats()["graphs"], "torch._dynamo" in sys.modules)
 
 
 def test_the_first_of_a_process_is_compiled_once_and_without_torchs_compiler() -> None:
-    assert run_program(FIRST_OF_A_PROCESS).stdout.split() == ["1", "False"]
+    assert output_of_new_process(FIRST_OF_A_PROCESS).split() == ["1", "False"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -74,3 +76,9 @@ def outcome(function: Callable[..., Any], *args: Tensor) -> Any:
     assert torch._C._functorch.peek_interpreter_stack() is None
     shown = tree_map_only(torch.Tensor, lambda one: (one.tolist(), one.stride(), one.requires_grad), found)
     return shown, [one.tolist() for one in args], torch.rand(1).item()
+
+
+def output_of_new_process(program: str) -> str:
+    """Return what a program prints in a process of its own, which has imported nothing."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout
