@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import grad, grad_and_value, vmap
 
 import framesmith
-from integration_tests.transforms.transforms import Program, Tensor, outcome, output_of_new_process, plain, run, t
+from integration_tests.transforms.transforms import Program, Tensor, m, outcome, output_of_new_process, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -22,10 +22,6 @@ PROGRAMS: dict[str, Callable[[], Program]] = {}
 
 def simple(name: str, function: Callable[..., Any], *args: Callable[[], Any]) -> None:
     PROGRAMS[name] = lambda: (function, [tuple(make() for make in args)])
-
-
-def m(*sizes: int) -> Callable[[], Tensor]:
-    return lambda: t(*sizes)
 
 
 def program(make: Callable[[], Program]) -> Callable[[], Program]:

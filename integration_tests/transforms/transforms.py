@@ -23,6 +23,11 @@ def t(*sizes: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Ten
     return made.requires_grad_(grad)
 
 
+def m(*sizes: int) -> Callable[[], Tensor]:
+    """Return a function that makes a new tensor of these sizes, with a gradient."""
+    return lambda: t(*sizes)
+
+
 def plain(*sizes: int) -> Tensor:
     return t(*sizes, grad=False)
 

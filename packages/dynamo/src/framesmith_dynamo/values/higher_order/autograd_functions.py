@@ -195,7 +195,8 @@ def _inlined(tr: Tracer, cls: Value, given: Args, with_setup: bool) -> Value:
 
     def given_back(one: Value) -> Value:
         """A tensor that is an argument is returned as a view of it, unless it was written to."""
-        if not isinstance(one, TensorValue) or any(one is each for each in written) or one not in given:
+        is_argument = isinstance(one, TensorValue) and any(one is each for each in given)
+        if not is_argument or any(one is each for each in written):
             return one
         return tr.call_torch("view_as", (one, one), {})
 

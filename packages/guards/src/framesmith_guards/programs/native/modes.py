@@ -106,16 +106,14 @@ def _known() -> dict[int, _Mode]:
     if native is None or why_no_tensors() is not None:
         return {}
     keys = _keys()
-    by_key = {
-        name: _Mode(
-            functools.partial(unstable.dispatch_tls_is_dispatch_key_included, key),
-            _within(functools.partial(_included, key)),
+    by_key: dict[str, _Mode] = {}
+    if keys:
+        tracing = keys["TRACING"]
+        by_key["TRACING"] = _Mode(
+            functools.partial(unstable.dispatch_tls_is_dispatch_key_included, tracing),
+            _within(functools.partial(_included, tracing)),
         )
-        for name, key in keys.items()
-    }
-    if "DISPATCH_MODE" in by_key:  # not by its key: that the key says so is what is asked
-        active = lambda: unstable.len_torch_dispatch_stack() > 0  # noqa: E731
-        by_key["DISPATCH_MODE"] = _Mode(active, _within(_Passing))
+        by_key["DISPATCH_MODE"] = _Mode(lambda: unstable.len_torch_dispatch_stack() > 0, _within(_Passing))
     found = native.modes_find(*(int(keys.get(name, 0)) for name in _KEYS))
     modes = {mode_bits(name): mode for name, mode in {**_MODES, **by_key}.items()}
     return {bit: mode for bit, mode in modes.items() if bit & found}
