@@ -154,13 +154,33 @@ def handle_returned(x: Tensor) -> Any:
     return y.sum(), y.register_hook(noting("kept"))
 
 
+def in_a_block(x: Tensor) -> Tensor:
+    y = x.sin()
+    with y.register_hook(noting("never", lambda g: g * 2)):
+        z = y * 3
+    return z.sum()
+
+
+def handle_removed_and_returned(x: Tensor) -> Any:
+    y = x.sin()
+    handle = y.register_hook(noting("never"))
+    handle.remove()
+    return y.sum(), handle
+
+
+def handle_asked(x: Tensor) -> Tensor:
+    y = x.sin()
+    return y.sum() * (y.register_hook(noting("asked")).id >= 0)
+
+
 WHOLE = [
     doubled, used_before, in_order, removed, replaced, of_a_view, of_a_result, of_an_input, without_gradients, retained,
-    after_accumulation, of_captured, in_a_loop, of_a_module, second,
+    after_accumulation, of_captured, in_a_loop, of_a_module, second, handle_returned, in_a_block,
+    handle_removed_and_returned,
 ]  # fmt: skip
 BREAKS = {
     changed_after: "hooked-tensor-changed",
-    handle_returned: "hook-handle-escapes",
+    handle_asked: "hook-handle-asked",
 }
 
 
@@ -211,3 +231,31 @@ def test_hooks_run_once_for_each_call() -> None:
         function(x).backward()
         assert RAN == ["input", "input"]
         torch.testing.assert_close(x.grad, torch.full((8,), 50.0))
+
+
+def test_returned_handles_remove_their_hooks() -> None:
+    compiled = framesmith.compile(handle_returned, fullgraph=True)
+    for removed in (True, False):
+        x = X.clone().requires_grad_()
+        RAN.clear()
+        result, handle = compiled(x)
+        if removed:
+            handle.remove()
+        result.backward()
+        assert RAN == ([] if removed else ["kept"])
+
+
+def test_handle_removed_behind_a_break() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x.sin()
+        handle = y.register_hook(noting("removed", lambda g: g * 2))
+        z = y * 2
+        print("")
+        handle.remove()
+        return (z * y).sum()
+
+    check(function)
+    compiled = framesmith.compile(function)
+    RAN.clear()
+    compiled(X.clone().requires_grad_()).backward()
+    assert RAN == []

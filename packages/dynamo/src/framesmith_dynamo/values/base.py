@@ -114,6 +114,8 @@ class TraceFacts:
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
     #: The storages of fakes with hooks to register after the graph.
     hooked: set[int] = field(default_factory=set)
+    #: The autograd nodes of tensors that modules with backward hooks take and return, by the id of the tensor.
+    hook_nodes: dict[int, Value] = field(default_factory=dict)
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
     called_for_real: set[int] = field(default_factory=set)
     #: The count of interpreted instructions, and of items that C functions have taken of iterators.

@@ -169,14 +169,14 @@ def test_global_forward_hook_is_noticed() -> None:
         handle.remove()
 
 
-def test_backward_hooks_break_and_still_fire() -> None:
+def test_backward_hooks_are_registered_after_the_graph() -> None:
     module = seeded(Block)
     seen: list[int] = []
     module.linear.register_full_backward_hook(lambda mod, gin, gout: seen.append(len(gout)))
     subject = compiled(call)
     subject(module, X).sum().backward()
     assert seen == [1]
-    assert {event.broken.kind.id for event in subject.of_kind("break") if event.broken} >= {"module-backward-hooks"}
+    assert not subject.of_kind("break")
 
 
 def test_changes_of_the_module_recompile() -> None:

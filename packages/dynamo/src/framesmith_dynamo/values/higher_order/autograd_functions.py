@@ -32,6 +32,7 @@ from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.higher_order.checkpoint import REENTRANT
 from framesmith_dynamo.values.higher_order.subgraphs import BODY_RAISES, in_body, recorded_call
 from framesmith_dynamo.values.lookup.static import type_lookup
+from framesmith_dynamo.values.modules.backward_hooks import led_through_node
 from framesmith_dynamo.values.objects.attributes import STAND_INS
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -98,6 +99,8 @@ class _Traced:
 def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(*args)`."""
     cls = args[0].as_constant()
+    if cls is unstable.BackwardHookFunction:
+        return led_through_node(tr, args[1:])
     name = f"{cls.__module__}.{cls.__qualname__}"
     if tr.facts.body.transforms:
         raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} under a transform")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import register_break
 from framesmith_dynamo.registry import register
 from framesmith_dynamo.torch_switches.settings import warn_once
 from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
@@ -30,17 +30,9 @@ MODULE_CONSTRUCTION = register_break(
     why="its parameters would be new tensors at every call, made by code with lasting effects",
     hint="make modules outside the compiled function",
 )
-BACKWARD_HOOKS = register_break(
-    "module-backward-hooks",
-    what="a module with backward hooks is called",
-    why="the hooks run inside the autograd engine",
-    hint="the module's call runs eagerly between two graphs",
-)
-
 Module = torch.nn.Module
 REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
-FORWARD_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
-BACKWARD: Final = ("_backward_hooks", "_backward_pre_hooks")
+HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS: Final = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -150,9 +142,7 @@ class ModuleValue(ObjectValue):
             return super().call(tr, args, kwargs)
         self._guard_plain_calls(tr)
         guard_global_hooks(tr)
-        if self._count_hooks(tr, BACKWARD) or _global_backward_hooks():
-            raise GraphBreak(BACKWARD_HOOKS, self.describe())
-        if self._count_hooks(tr, FORWARD_HOOKS) or has_global_hooks():
+        if self._count_hooks(tr) or has_global_hooks():
             return tr.call(self.getattr_(tr, "_call_impl"), args, kwargs)
         return self.call_method(tr, "forward", args, kwargs)
 
@@ -174,9 +164,9 @@ class ModuleValue(ObjectValue):
         for name in _OWN_CALLS:
             self.guard_absent(tr, name)
 
-    def _count_hooks(self, tr: Tracer, names: tuple[str, ...]) -> int:
-        """Return the number of entries in these hook dictionaries of the module, guarded."""
-        return sum(self._hook_count(tr, name) for name in names)
+    def _count_hooks(self, tr: Tracer) -> int:
+        """Return the number of the module's hooks, guarded."""
+        return sum(self._hook_count(tr, name) for name in HOOKS)
 
     def _hook_count(self, tr: Tracer, name: str) -> int:
         real = self._unchanged_registry(tr, name)
@@ -204,11 +194,6 @@ def guard_global_hooks(tr: Tracer) -> None:
 def has_global_hooks() -> bool:
     """Whether torch has hooks that apply to all modules."""
     return any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
-
-
-def _global_backward_hooks() -> bool:
-    hooks = torch.nn.modules.module
-    return bool(hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
 
 
 @handles(Module.__getattr__)

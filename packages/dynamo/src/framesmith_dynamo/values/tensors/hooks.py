@@ -6,6 +6,8 @@ hook sees the whole gradient of the tensor, that of its uses in the graph includ
 
 from __future__ import annotations
 
+import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,43 +25,73 @@ from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
-HANDLE_ESCAPES = register_break(
-    "hook-handle-escapes",
-    what="the handle of a hook that the trace has registered is used otherwise than to remove the hook",
-    why="the hook is registered after the graph has run",
-    hint="register the hook outside the compiled function, or do without the handle",
+HANDLE_ASKED = register_break(
+    "hook-handle-asked",
+    what="an attribute of the handle of a hook that the trace has registered is read or set, other than `remove`",
+    why="the hook is registered after the graph has run, and the handle has its number only then",
+    hint="read it outside of the compiled function",
 )
+
+
+def _removed_handle() -> RemovableHandle:
+    """Return a handle whose hook has been removed."""
+    return RemovableHandle(OrderedDict())
 
 
 class HandleValue(Value):
     """The handle of a hook registered in the trace; `change` is the number of its call in the journal.
 
-    It is None once the hook is removed.
+    It is None once the hook is removed. The replay makes the handle empty; the call that registers the hook fills it.
     """
 
     python_types = (RemovableHandle,)
     __slots__ = ("change",)
 
-    def __init__(self, change: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.change: int | None = change
+        self.change: int | None = None
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if name != "remove" or args or kwargs:
-            raise GraphBreak(HANDLE_ESCAPES, f"{name}()")
+        if name == "__enter__":
+            return self
+        if name != "__exit__" and (name != "remove" or args or kwargs):
+            raise GraphBreak(HANDLE_ASKED, f"{name}()")
         if self.change is not None:
             tr.journal.forget_call(self.change)
             self.change = None
         return tr.constant(None)
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        raise GraphBreak(HANDLE_ESCAPES, f"attribute {name!r}")
+        raise GraphBreak(HANDLE_ASKED, f"attribute {name!r}")
 
     def reconstruct(self, codegen: Codegen) -> None:
-        raise GraphBreak(HANDLE_ESCAPES)
+        if self.change is None:
+            codegen.push_call(_removed_handle)
+        else:
+            codegen.push_call(object.__new__, (), (RemovableHandle,))
 
 
-def _check(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: Any) -> None:
+@functools.cache
+def _filling(register: Callable[..., RemovableHandle]) -> Callable[..., None]:
+    """Return a function that registers a hook and makes its first argument, an empty handle, the hook's."""
+
+    @functools.wraps(register)
+    def fill(handle: RemovableHandle, *args: Any) -> None:
+        vars(handle).update(vars(register(*args)))
+
+    return fill
+
+
+def registered(tr: Tracer, tensor: TensorValue, register: Callable[..., RemovableHandle], *args: Value) -> HandleValue:
+    """Note `register(tensor, *args)` for after the graph; the tensor's contents may not change until then."""
+    tr.facts.hooked.add(storage_id(tensor.fake))
+    handle = HandleValue()
+    tr.journal.track_new(handle, RemovableHandle)
+    handle.change = tr.journal.record_call(_filling(register), handle, tensor, *args)
+    return handle
+
+
+def check_hooks(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: Any) -> None:
     """Break where hooks cannot wait for the graph's end; raise torch's error for a tensor that takes none."""
     body = tr.facts.body
     if body.transforms or body.functions or tensor.fake.is_inference():
@@ -71,32 +103,27 @@ def _check(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: A
             raise_like(tr, error)
 
 
-def _registered(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: Value) -> HandleValue:
-    """Note the call for after the graph; the tensor's contents may not change until then."""
-    tr.facts.hooked.add(storage_id(tensor.fake))
-    return HandleValue(tr.journal.record_call(method, tensor, *args))
-
-
 @c_method("register_hook", torch.Tensor)
 def register_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    _check(tr, self, torch.Tensor.register_hook, print)
+    check_hooks(tr, self, torch.Tensor.register_hook, print)
     [hook] = (*args, *kwargs.values())
-    return _registered(tr, self, torch.Tensor.register_hook, hook)
+    return registered(tr, self, torch.Tensor.register_hook, hook)
 
 
 @c_method("register_post_accumulate_grad_hook", torch.Tensor)
 def register_post_accumulate_grad_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    _check(tr, self, torch.Tensor.register_post_accumulate_grad_hook, print)
+    check_hooks(tr, self, torch.Tensor.register_post_accumulate_grad_hook, print)
     if self.ref.real is None or not self.ref.real.is_leaf:
         method = torch.Tensor.register_post_accumulate_grad_hook
         raise GraphBreak(AUTOGRAD_STATE, f"{method.__name__}() of {self.describe()}", before_effects=True)
     [hook] = (*args, *kwargs.values())
-    return _registered(tr, self, torch.Tensor.register_post_accumulate_grad_hook, hook)
+    return registered(tr, self, torch.Tensor.register_post_accumulate_grad_hook, hook)
 
 
 @c_method("retain_grad", torch.Tensor)
 def retain_grad(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    _check(tr, self, torch.Tensor.retain_grad)
+    check_hooks(tr, self, torch.Tensor.retain_grad)
     if self.ref.real is None or not self.ref.real.is_leaf:
-        _registered(tr, self, torch.Tensor.retain_grad)
+        tr.facts.hooked.add(storage_id(self.fake))
+        tr.journal.record_call(torch.Tensor.retain_grad, self)
     return tr.constant(None)

@@ -113,8 +113,8 @@ class TensorObject(Value):
             return tr.call_torch(getattr, (self, tr.constant(name)), {})
         if name == "__class__":
             return tr.constant(self.cls)
-        if name == "grad_fn" and not self.fake.requires_grad:
-            return tr.constant(None)
+        if name == "grad_fn" and (not self.fake.requires_grad or id(self) in tr.facts.hook_nodes):
+            return tr.facts.hook_nodes.get(id(self)) or tr.constant(None)
         if name == "grad":
             return self._read_grad(tr)
         kind = BREAKING_ATTRIBUTES.get(name)

@@ -1,0 +1,292 @@
+"""Hooks of modules, forward and backward, their own and global ones, against eager mode: values, gradients, order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_modules
+
+import framesmith
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+Tensor = torch.Tensor
+X = torch.linspace(-1, 1, 8)
+#: The hooks that ran.
+RAN: list[Any] = []
+
+
+def noting(*name: Any, result: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return a hook that notes its name, and returns a result of its arguments."""
+
+    def hook(*args: Any) -> Any:
+        RAN.append(name)
+        return None if result is None else result(*args)
+
+    return hook
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
+        out: Tensor = self.linear(x) * scale
+        return out
+
+
+class Outer(nn.Module):
+    """Calls a module with keywords, and is hooked inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scaled = Scaled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.scaled(x, scale=3.0)
+        return out
+
+
+class Pair(nn.Module):
+    """Takes and returns two tensors with gradients, and a number."""
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, int]:
+        return a * b.exp(), a - b, 3
+
+
+class OfPair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = Pair()
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, n = self.pair(x.sin(), x.cos())
+        return a * b * n
+
+
+class Keeping(nn.Module):
+    """Registers a hook at each call, and keeps its handle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.handle = net(), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.net[0](x)
+        self.handle = hidden.register_hook(noting("kept", result=lambda g: g * 2))
+        out: Tensor = self.net[2](hidden)
+        return out
+
+
+def forward_pre() -> nn.Module:
+    model = net()
+    model[1].register_forward_pre_hook(noting("pre", result=lambda module, args: args[0] * 2))
+    return model
+
+
+def forward_pre_with_kwargs() -> nn.Module:
+    model = Outer()
+    change = noting("kwargs", result=lambda module, args, kwargs: (args, {"scale": kwargs["scale"] + 1}))
+    model.scaled.register_forward_pre_hook(change, with_kwargs=True)
+    return model
+
+
+def forward_prepended() -> nn.Module:
+    model = Outer()
+    model.scaled.register_forward_hook(noting(1, result=lambda module, args, out: out * 2))
+    model.scaled.register_forward_hook(
+        noting(2, result=lambda module, args, kwargs, out: out + kwargs["scale"]), with_kwargs=True, prepend=True
+    )
+    return model
+
+
+def forward_always() -> nn.Module:
+    model = net()
+    model[0].register_forward_hook(noting("always", result=lambda module, args, out: out + 1), always_call=True)
+    return model
+
+
+def backward() -> nn.Module:
+    model = net()
+    model[1].register_full_backward_hook(noting("full", result=lambda module, grads, outer: (grads[0] * 2,)))
+    return model
+
+
+def backward_pre() -> nn.Module:
+    model = net()
+    model[1].register_full_backward_pre_hook(noting("pre", result=lambda module, grads: (grads[0] * 3,)))
+    return model
+
+
+def backward_nested() -> nn.Module:
+    model = net()
+    for index, module in enumerate([model, *model]):
+        module.register_full_backward_pre_hook(noting("pre", index))
+        module.register_full_backward_hook(noting("first", index))
+        module.register_full_backward_hook(noting("second", index), prepend=True)
+    return model
+
+
+def backward_and_tensor_hooks() -> nn.Module:
+    model = net()
+    model[0].register_forward_hook(lambda module, args, out: out.register_hook(noting("tensor")) and None)
+    model[0].register_full_backward_hook(noting("module"))
+    return model
+
+
+def backward_shown() -> nn.Module:
+    """The hook sees the gradients of the module's arguments and results."""
+    model = net()
+    model[2].register_full_backward_hook(lambda module, grads, outer: RAN.append((grads[0].sum().item(), len(outer))))
+    return model
+
+
+def several_tensors() -> nn.Module:
+    model = OfPair()
+    model.pair.register_full_backward_hook(noting("pair", result=lambda module, grads, outer: (grads[0] * 2, grads[1])))
+    return model
+
+
+def handle_kept() -> nn.Module:
+    return Keeping()
+
+
+@pytest.fixture
+def global_hooks() -> Iterator[None]:
+    register = torch_modules
+    handles = [
+        register.register_module_forward_pre_hook(noting("global pre")),
+        register.register_module_forward_hook(noting("global", result=lambda module, args, out: out * 1.5)),
+        register.register_module_full_backward_pre_hook(noting("global backward pre")),
+        register.register_module_full_backward_hook(noting("global backward")),
+    ]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+WHOLE = [
+    forward_pre, forward_pre_with_kwargs, forward_prepended, forward_always, backward, backward_pre, backward_nested,
+    backward_and_tensor_hooks, backward_shown, handle_kept,
+]  # fmt: skip
+
+
+def outcome(call: Callable[[Tensor], Tensor], model: nn.Module, *, twice: bool, gradient: bool = True) -> list[Any]:
+    """Return what ran, the result, and gradients; `twice`: second ones; `gradient`: the input has one."""
+    RAN.clear()
+    model.zero_grad()
+    x = X.clone().requires_grad_(gradient)
+    out = call(x)
+    if twice:
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        ((first * first).sum() + out.sum()).backward()
+    else:
+        out.sum().backward()
+    return [[*RAN], out.detach(), x.grad, [p.grad for p in model.parameters()]]
+
+
+def check(model: nn.Module, *, fullgraph: bool = True, calls: int = 2, gradient: bool = True, **options: Any) -> None:
+    compiled = framesmith.compile(model, strict=True, fullgraph=fullgraph, **options)
+    for twice in (False, True) if gradient else (False,):
+        for _ in range(calls):
+            ran, *got = outcome(compiled, model, twice=twice, gradient=gradient)
+            expected, *want = outcome(model, model, twice=twice, gradient=gradient)
+            assert ran == expected
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+@pytest.mark.parametrize("made", WHOLE, ids=lambda made: made.__name__)
+def test_one_graph(made: Callable[[], nn.Module], backend: str) -> None:
+    check(made(), **({} if backend == "default" else {"backend": backend}))
+
+
+def test_global_hooks(global_hooks: None) -> None:
+    check(net())
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("made", [backward, backward_pre, backward_nested], ids=lambda made: made.__name__)
+def test_input_without_gradient(made: Callable[[], nn.Module]) -> None:
+    model = made() if made is not backward else net()
+    model[0].register_full_backward_hook(
+        lambda module, grads, outer: RAN.append([grad is None for grad in (*grads, *outer)])
+    )
+    check(model, gradient=False)
+
+
+def test_several_tensors_break() -> None:
+    model = several_tensors()
+    check(model, fullgraph=False)
+    report = framesmith.explain(model, X.clone().requires_grad_())
+    assert "module-backward-hooks" in {event.broken.kind.id for event in report.of_kind("break") if event.broken}
+
+
+def test_hooks_are_guarded() -> None:
+    """Hooks added, replaced and removed between the calls."""
+    model = net()
+    compiled = framesmith.compile(model, strict=True, fullgraph=True)
+    handles: list[Any] = []
+    for factor in (2, 3, 4):
+        handles.append(model[0].register_forward_hook(lambda module, args, out, factor=factor: out * factor))
+        handles.append(
+            model[1].register_full_backward_hook(lambda module, grads, outer, factor=factor: (grads[0] * factor,))
+        )
+        got, want = (outcome(call, model, twice=False) for call in (compiled, model))
+        torch.testing.assert_close(got[1:], want[1:])
+        for handle in handles[::3]:
+            handle.remove()
+        got, want = (outcome(call, model, twice=False) for call in (compiled, model))
+        torch.testing.assert_close(got[1:], want[1:])
+
+
+def test_always_called() -> None:
+    """A hook with `always_call` runs though forward raises."""
+
+    class Refusing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[0] == 4:
+                raise ValueError("four")
+            return x.sin()
+
+    model = Refusing()
+    model.register_forward_hook(lambda module, args, out: RAN.append(out is None), always_call=True)
+    compiled = framesmith.compile(model, strict=True)
+    ran = []
+    for call in (compiled, model):
+        RAN.clear()
+        for rows in (8, 4, 4, 8):
+            if rows == 8:
+                call(X[:rows])
+                continue
+            with pytest.raises(ValueError, match="four"):
+                call(X[:rows])
+        ran.append([*RAN])
+    assert ran[0] == ran[1] == [False, True, True, False]
+
+
+def test_kept_handle_removes_its_hook() -> None:
+    model = Keeping()
+    compiled = framesmith.compile(model, strict=True, fullgraph=True)
+    for removed in (False, True):
+        found = []
+        for call in (compiled, model):
+            x = X.clone().requires_grad_()
+            out = call(x)
+            assert model.handle is not None
+            if removed:
+                model.handle.remove()
+            out.sum().backward()
+            found.append(x.grad)
+        torch.testing.assert_close(*found)
