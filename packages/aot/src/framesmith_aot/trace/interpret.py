@@ -21,6 +21,7 @@ from framesmith_aten import tensor_methods
 from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.checks.ignored_warnings import without_warnings
 from framesmith_aten.checks.overlaps import Overlaps
+from framesmith_aten.graphs.control_flow import BODIES
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import share_storage, storage_id
@@ -87,7 +88,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             env[node] = next(inputs)
         elif node.op == "get_attr":
             held = attributes[node.target]
-            env[node] = _Body(held).run if isinstance(held, fx.GraphModule) else held
+            env[node] = _Body(held) if isinstance(held, fx.GraphModule) else held
         elif node.op == "output":
             tracer.source = None
             outputs = _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
@@ -132,6 +133,15 @@ def is_view_by_function(value: torch.Tensor) -> bool:
 
 class _Body(BodyInterpreter):
     """A graph that a node holds, run as it was captured, with functorch above the tracer."""
+
+    def run_in(self, tracer: GraphTracer, args: Sequence[Any]) -> list[Any]:
+        """Run the graph as one of its own, whose operators this tracer records: the body of control flow."""
+        body: Any = self.module
+        held = {node.target: getattr(body, node.target) for node in body.graph.find_nodes(op="get_attr")}
+        return run_graph(body, args, held, tracer).outputs
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return called(target, args, kwargs) if target in BODIES else super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("call_function", "call_method"):

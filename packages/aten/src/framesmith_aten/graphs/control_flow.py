@@ -3,6 +3,11 @@
 The targets are the functions of this module, in torch-level graphs with torch-level bodies and in ATen graphs with
 functional ATen bodies. A body runs as often as a condition on data, or a length, demands. Called, they compute what
 they stand for, one step after the other, and autograd records the steps. See docs/design/graphs/0038-control-flow.md.
+
+Note [One step on fakes]: of fake tensors one step is run, for the layouts of the results: a loop may be long, and how
+often it runs unknown. The fake results have the history that torch's own operators give theirs, a node that leads to
+all operands; but those of `associative_scan`, which torch makes of other operators, require gradients where their
+elements do.
 """
 
 from __future__ import annotations
@@ -11,8 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from framesmith_aten.graphs.transforms import function_of
+from framesmith_aten.nested import tensors_in
+from framesmith_guards.torch_adapter import FakeTensor
 
 Body = Callable[..., tuple[Any, ...]]
 
@@ -27,9 +35,15 @@ def cond(
     """
     shared, captured = counts
     arguments, rest = operands[:shared], operands[shared:]
-    if condition:
-        return function_of(when_true)(*arguments, *rest[:captured])
-    return function_of(when_false)(*arguments, *rest[captured:])
+
+    def branch(taken: bool) -> tuple[torch.Tensor, ...]:
+        run, own = (when_true, rest[:captured]) if taken else (when_false, rest[captured:])
+        return function_of(run)(*arguments, *own)
+
+    if are_fake((condition, *operands)):
+        results, _ = branch(True), branch(False)
+        return _with_history([*map(_like, results)], (condition, *operands))
+    return branch(bool(condition))
 
 
 def while_loop(holds: Body, body: Body, counts: tuple[int, int], *operands: Any) -> tuple[torch.Tensor, ...]:
@@ -38,6 +52,11 @@ def while_loop(holds: Body, body: Body, counts: tuple[int, int], *operands: Any)
     `counts`: of the carried values, and of the values that `holds` captures. `operands` are the first carried values,
     these values, and those that `body` captures. Without an iteration the results are copies.
     """
+    if are_fake(operands):
+        carries, captured = counts
+        carried, rest = operands[:carries], operands[carries:]
+        function_of(holds)(*carried, *rest[:captured])
+        return _with_history([*map(_like, function_of(body)(*carried, *rest[captured:]))], operands)
     return looped(holds, body, counts, operands)[0]
 
 
@@ -75,6 +94,10 @@ def scan(body: Body, counts: tuple[int, int], reverse: bool, *operands: Any) -> 
     carries, sliced = counts
     carried, xs, captured = operands[:carries], operands[carries:][:sliced], operands[carries + sliced :]
     step = function_of(body)
+    if are_fake(operands):
+        results = step(*carried, *(x[0] for x in xs), *captured)
+        given_once = [_stack_of(one, xs[0].shape[0]) for one in results[carries:]]
+        return _with_history([*map(_like, results[:carries]), *given_once], operands)
     given: list[tuple[torch.Tensor, ...]] = []
     for slices in _slices(xs, reverse):
         results = step(*carried, *slices, *captured)
@@ -91,6 +114,8 @@ def associative_scan(body: Body, count: int, reverse: bool, *operands: Any) -> t
     """
     xs, captured = operands[:count], operands[count:]
     join = function_of(body)
+    if are_fake(operands):
+        return _joined_fakes(join, xs, captured)
     found: list[tuple[torch.Tensor, ...]] = []
     for slices in _slices(xs, reverse):
         found.append(join(*found[-1], *slices, *captured) if found else slices)
@@ -98,13 +123,67 @@ def associative_scan(body: Body, count: int, reverse: bool, *operands: Any) -> t
 
 
 #: The targets of such nodes, and how many of the first arguments are bodies.
-BODIES: dict[Callable[..., Any], int] = {
+BODIES: dict[Any, int] = {
     cond: 2,
     while_loop: 2,
     while_loop_with_history: 2,
     scan: 1,
     associative_scan: 1,
 }
+
+
+def bodies_of(node: fx.Node) -> list[fx.GraphModule]:
+    """Return the bodies that a call in an ATen graph runs; none for other nodes."""
+    return [held.meta["val"] for held in node.args[: BODIES.get(node.target, 0)] if isinstance(held, fx.Node)]
+
+
+def is_body(node: fx.Node) -> bool:
+    """Whether a node holds a body of the calls that use it."""
+    return node.op == "get_attr" and any(node in user.args[: BODIES.get(user.target, 0)] for user in node.users)
+
+
+def are_fake(values: Any) -> bool:
+    """Whether any of the tensors among values is fake."""
+    return any(isinstance(one, FakeTensor) for one in tensors_in(values))
+
+
+class _OfSteps(torch.autograd.Function):
+    """The history of fake results. Nothing is computed through it."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Sequence[torch.Tensor], *operands: Any) -> Any:
+        return tuple(results)
+
+
+def _with_history(results: Sequence[torch.Tensor], operands: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Return new fake results whose history leads to all operands, where one of these requires a gradient."""
+    made: tuple[torch.Tensor, ...] = _OfSteps.apply(results, *operands)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _joined_fakes(join: Body, xs: Sequence[torch.Tensor], captured: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Return the results of an associative scan of fakes: those require gradients that do after some step."""
+    slices = [x[0] for x in xs]
+    found = slices
+    while True:
+        joined = join(*found, *slices, *captured)
+        wanting = [before.requires_grad or after.requires_grad for before, after in zip(found, joined, strict=True)]
+        if wanting == [one.requires_grad for one in found]:
+            break
+        found = [one if one.requires_grad else other for one, other in zip(found, joined, strict=True)]
+    stacks = [_stack_of(one, xs[0].shape[0]) for one in joined]
+    sources = [value for value in (*xs, *captured) if isinstance(value, torch.Tensor) and value.requires_grad]
+    made = _with_history(stacks, sources)
+    return tuple(one if wants else _like(one) for one, wants in zip(made, wanting, strict=True))
+
+
+def _like(result: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor with the layout of a step's result."""
+    return torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
+
+
+def _stack_of(result: torch.Tensor, length: Any) -> torch.Tensor:
+    return torch.empty((length, *result.shape), dtype=result.dtype, device=result.device)
 
 
 def _slices(xs: Sequence[torch.Tensor], reverse: bool) -> list[tuple[torch.Tensor, ...]]:

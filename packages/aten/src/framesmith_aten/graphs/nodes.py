@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith_aten import failures
+from framesmith_aten.graphs.control_flow import BODIES, bodies_of
 from framesmith_aten.graphs.numbers import TOTAL, is_number_node
 from framesmith_aten.operators import arguments, is_effect, is_view
 from framesmith_aten.symbolic import hint_or_guess, holds
@@ -26,13 +27,22 @@ def is_pure(node: fx.Node) -> bool:
     """Whether the node may be dropped when unused, and merged with an equal one."""
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
+    if node.target in BODIES:
+        return all(is_pure(inner) for inner in _calls_in(node))
     return node.op == "call_function" and (not is_effect(node.target) or is_number_node(node))
+
+
+def _calls_in(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the calls of the bodies that a node of control flow runs."""
+    return (inner for body in bodies_of(node) for inner in body.graph.nodes if inner.op == "call_function")
 
 
 def may_fail(node: fx.Node) -> bool:
     """Whether the call can raise though dtypes and shapes are right."""
     if node.op != "call_function":
         return False
+    if node.target in BODIES:
+        return any(map(may_fail, _calls_in(node)))
     if not isinstance(node.target, OpOverload):
         return is_number_node(node) and node.target not in TOTAL and _of_free_numbers(node)
     return failures.may_fail(node.target, value_of(node.args), value_of(node.kwargs))

@@ -78,6 +78,8 @@ class ScalarNodes:
         self._key = key
         self._known: dict[Any, fx.Node] = {}
         self._makers: dict[Any, Callable[[], fx.Node]] = {}
+        #: Returns the node of a symbol that nothing in the graph binds (in a body: an operand); raises KeyError.
+        self.outside: Callable[[Any], fx.Node] = _unbound
 
     def bind(self, number: Any, node: fx.Node) -> None:
         """Make `node` the one that computes the scalar."""
@@ -160,9 +162,8 @@ class ScalarNodes:
         return self._known[expr]
 
     def _made(self, expr: Any, number: Any) -> fx.Node:
-
         if expr.is_Symbol:
-            raise KeyError(f"nothing in the graph binds the symbol {expr}")
+            return self.outside(expr)
         tracer = _Appending(self._graph)
         nodes = {symbol: self._of(symbol, None) for symbol in sorted(expr.free_symbols, key=str)}
         env = {symbol: fx.Proxy(node, tracer) for symbol, node in nodes.items()}
@@ -180,6 +181,10 @@ class ScalarNodes:
             node = self._graph.call_function(query, (tensor, *dims))
         node.meta[self._key] = number
         return node
+
+
+def _unbound(symbol: Any) -> fx.Node:
+    raise KeyError(f"nothing in the graph binds the symbol {symbol}")
 
 
 def numbers_in(graph: fx.Graph, key: str = "val") -> ScalarNodes:

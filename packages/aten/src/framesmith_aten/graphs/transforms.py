@@ -22,9 +22,12 @@ class BodyInterpreter(fx.Interpreter):
         super().__init__(module)
         self.extra_traceback = False
 
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
+
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         held = super().get_attr(target, args, kwargs)
-        return type(self)(held).run if isinstance(held, fx.GraphModule) else held
+        return type(self)(held) if isinstance(held, fx.GraphModule) else held
 
 
 def vmapped(

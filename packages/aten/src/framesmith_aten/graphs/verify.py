@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from framesmith_aten.errors import GraphInvariantError
+from framesmith_aten.graphs.control_flow import BODIES, bodies_of
 from framesmith_aten.graphs.numbers import FUNCTIONS, is_number_node
 from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable, is_view
 from framesmith_aten.symbolic import SYMBOLIC
@@ -65,6 +66,8 @@ def _why_call(node: fx.Node) -> str | None:
         return None
     if is_number_node(node) and target in FUNCTIONS:
         return None
+    if target in BODIES:
+        return _why_bodies(node)
     if not isinstance(target, OpOverload):
         return f"calls {target}, which is not an ATen overload"
     if target in IDENTITY_VIEWS:
@@ -76,3 +79,12 @@ def _why_call(node: fx.Node) -> str | None:
     if is_view(target) and not isinstance(node.args[0], fx.Node):
         return f"calls {target}, a view, on {node.args[0]!r}, which has no memory"
     return f"calls {target}, which mutates" if is_mutable(target) else None
+
+
+def _why_bodies(node: fx.Node) -> str | None:
+    """Return why a call of control flow is none, or what its bodies break."""
+    for held in node.args[: BODIES[node.target]]:
+        if not isinstance(held, fx.Node) or held.op != "get_attr":
+            return f"takes {held!r}, which holds no body"
+    reasons = ((body, why_invalid(body.graph)) for body in bodies_of(node))
+    return next((f"in a body: {reason}\n{body.graph}" for body, reason in reasons if reason is not None), None)

@@ -75,7 +75,8 @@ class GraphTracer(LightDispatchMode):
         self.rules = rules or {}
         self.source: fx.Node | None = None
         self.phase: Phase = "forward"
-        self.attributes: dict[str, torch.Tensor] = {}
+        #: Constants, and the bodies of control flow.
+        self.attributes: dict[str, Any] = {}
         #: The number of views through which no write is carried back exactly.
         self.undone_by_sums = 0
         self._nodes: dict[int, fx.Node] = {}
@@ -209,6 +210,30 @@ class GraphTracer(LightDispatchMode):
         node = self.graph.create_node("call_function", func, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
         self.numbers.bind(out, node)
+
+    def call_bodies(
+        self,
+        target: Any,
+        bodies: Sequence[fx.GraphModule],
+        settings: Sequence[Any],
+        operands: Sequence[Any],
+        results: Sequence[torch.Tensor],
+    ) -> None:
+        """Record a call of a function of `graphs.control_flow`, which makes the fake tensors `results`."""
+        held = [self._held(body) for body in bodies]
+        node = self.graph.create_node("call_function", target, (*held, *settings, *map(self._strip, operands)))
+        self._describe(node, tuple(results))
+        for at, result in enumerate(results):
+            part = self.graph.create_node("call_function", operator.getitem, (node, at))
+            self._describe(part, result)
+            self._bind(result, part)
+
+    def _held(self, body: fx.GraphModule) -> fx.Node:
+        name = f"_body{len(self.attributes)}"
+        self.attributes[name] = body
+        node = self.graph.create_node("get_attr", name)
+        self._describe(node, body)
+        return node
 
     def call_number(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record a call of one of `numbers.FUNCTIONS` that computes the scalar `out`."""

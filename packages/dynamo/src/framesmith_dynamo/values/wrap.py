@@ -50,6 +50,7 @@ TABLES = (
     "framesmith_dynamo.values.higher_order.flex_attention",
     "framesmith_dynamo.values.higher_order.subgraphs",
     "framesmith_dynamo.values.higher_order.control_flow",
+    "framesmith_dynamo.values.higher_order.scans",
     "framesmith_dynamo.values.higher_order.vmap",
     "framesmith_dynamo.values.higher_order.gradients",
     "framesmith_dynamo.values.higher_order.jacobians",

@@ -1,14 +1,110 @@
-"""`torch.cond` of a condition that the trace knows: the call of one branch, as in eager mode."""
+"""Control flow of torch in a trace: bodies are traced as graphs of their own, and become a call in the graph.
+
+Each body is traced once, on examples of its arguments, and what it captures becomes an operand of the call (see
+`framesmith_aten.graphs.control_flow`). Where torch rejects a call the graph breaks, and torch's own function raises.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.symbolic import all_equal
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.subgraphs import Subgraph, extract_subgraph, last_node
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, named
+from framesmith_dynamo.values.higher_order.arguments import Tree, tree_of
+from framesmith_dynamo.values.higher_order.subgraphs import in_body
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.torch_api.tables import HIGHER_ORDER
+
+CONTROL_FLOW = register_break(
+    "control-flow-refused",
+    what="torch.cond, while_loop, scan, associative_scan or map is called in a way that torch rejects, or that a graph "
+    "does not hold",
+    why="torch's own function raises the error, or runs the call",
+    hint="see the error that follows; where there is none, give tensors to the function and return new tensors "
+    "of the same type from it",
+)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body as a subgraph, and the structure of what it returns; of its leaves None are no results of the subgraph."""
+
+    graph: Subgraph
+    returned: Tree
+
+    @property
+    def results(self) -> list[TensorValue]:
+        return [one for one in self.returned.leaves if isinstance(one, TensorValue)]
+
+    def again(self, tr: Tracer, results: Sequence[Value]) -> Value:
+        """Return the structure with other results."""
+        left = iter(results)
+        leaves = [next(left) if isinstance(one, TensorValue) else one for one in self.returned.leaves]
+        return self.returned.again(tr, leaves)
+
+
+def refuse_transforms(tr: Tracer) -> None:
+    """Break in the body of a function transform."""
+    if tr.facts.body.transforms:
+        raise GraphBreak(CONTROL_FLOW, "a function transform of torch is active")
+
+
+def tensors(values: Sequence[Value], what: str) -> list[TensorValue]:
+    """Return the values, each of which has to be a dense tensor."""
+    found = [one for one in values if isinstance(one, TensorValue) and one.fake.layout is torch.strided]
+    if len(found) != len(values):
+        raise GraphBreak(CONTROL_FLOW, f"{what} are not dense tensors alone")
+    return found
+
+
+def copies(tr: Tracer, values: Sequence[TensorValue]) -> list[TensorValue]:
+    """Return examples of tensors, each with memory of its own. Nothing uses them when the bodies are extracted."""
+    return tensors([tr.call_torch("clone", (one,), {}) for one in values], "examples")
+
+
+def traced(tr: Tracer, function: Value, arguments: Sequence[Value], examples: Sequence[TensorValue]) -> Body:
+    """Trace a function of arguments that hold the examples. Its results are tensors or None."""
+    builder, nodes = tr.builder, [one.as_proxy() for one in examples]
+    last = last_node(builder)
+    with in_body(tr, "a function under control flow"):
+        returned = tree_of(tr, tr.call(function, arguments, {}))
+    if not all(isinstance(one, TensorValue) or one.is_none() for one in returned.leaves):
+        raise GraphBreak(CONTROL_FLOW, "a function returns something other than tensors")
+    results = tensors([one for one in returned.leaves if not one.is_none()], "results of a function")
+    return Body(extract_subgraph(builder, last, nodes, [one.as_proxy() for one in results]), returned)
+
+
+def refuse_aliases(body: Body, examples: Sequence[TensorValue]) -> None:
+    """Break where results share memory with each other or with what the function was given, as torch does."""
+    captured = [one.meta["example_value"] for one in body.graph.captured]
+    given = [*(one.fake for one in examples), *(one for one in captured if isinstance(one, torch.Tensor))]
+    known = {storage_id(one) for one in given if one.layout is torch.strided}
+    for one in body.results:
+        if storage_id(one.fake) in known:
+            raise GraphBreak(CONTROL_FLOW, "a result shares memory with another one, or with an operand")
+        known.add(storage_id(one.fake))
+
+
+def refuse_other_types(before: Sequence[TensorValue], after: Sequence[TensorValue], strides: bool = True) -> None:
+    """Break where tensors do not match pairwise in shape, dtype, device and strides."""
+    if len(before) != len(after) or not all(map(_match, before, after, [strides] * len(before))):
+        raise GraphBreak(CONTROL_FLOW, "a function's results differ from what they replace in number, shape or type")
+
+
+def _match(before: TensorValue, after: TensorValue, strides: bool) -> bool:
+    one, other = before.fake, after.fake
+    if (one.dtype, one.device, one.dim()) != (other.dtype, other.device, other.dim()):
+        return False
+    if one.is_conj() or one.is_neg() or other.is_conj() or other.is_neg() or not all_equal(one.shape, other.shape):
+        return False
+    return not strides or all_equal(one.stride(), other.stride())
 
 
 @handles(torch.cond)

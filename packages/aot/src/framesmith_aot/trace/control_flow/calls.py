@@ -1,0 +1,67 @@
+"""Calls of control flow in the trace: nodes whose bodies and results are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from framesmith_aot.trace import functional
+from framesmith_aot.trace.control_flow.bodies import AtenBody, Strides, laid_out, new_tensor
+from framesmith_aten.graphs import control_flow
+from framesmith_aten.tracing.tracer import GraphTracer
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def records_gradients(operands: Sequence[Any]) -> bool:
+    """Whether autograd records a call of these."""
+    return torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in operands)
+
+
+def record(
+    tracer: GraphTracer,
+    target: Any,
+    bodies: Sequence[AtenBody],
+    settings: Sequence[Any],
+    operands: Sequence[Any],
+    results: Sequence[torch.Tensor],
+) -> Tensors:
+    """Record a call, and return its results as functional tensors. `operands` are functional ones, and numbers."""
+    values = [functional.current_value(one) if isinstance(one, torch.Tensor) else one for one in operands]
+    tracer.call_bodies(target, [body.module for body in bodies], settings, values, results)
+    return tuple(map(functional.wrap, results))
+
+
+def scan(
+    tracer: GraphTracer,
+    body: AtenBody,
+    reverse: bool,
+    carried: Sequence[torch.Tensor],
+    xs: Sequence[torch.Tensor],
+    captured: Sequence[Any],
+) -> Tensors:
+    """Record a scan. The first results of the body have the layouts of `carried`."""
+    counts = len(carried), len(xs)
+    last = [new_tensor(tracer, one, one.shape, one.stride()) for one in body.results[: len(carried)]]
+    stacks = _stacks(tracer, body.results[len(carried) :], xs[0].shape[0])
+    operands = (*carried, *xs, *captured, *body.numbers)
+    return record(tracer, control_flow.scan, [body], (counts, reverse), operands, [*last, *stacks])
+
+
+def associative_scan(
+    tracer: GraphTracer, body: AtenBody, reverse: bool, xs: Sequence[torch.Tensor], captured: Sequence[Any]
+) -> Tensors:
+    stacks = _stacks(tracer, body.results, xs[0].shape[0])
+    operands = (*xs, *captured, *body.numbers)
+    return record(tracer, control_flow.associative_scan, [body], (len(xs), reverse), operands, stacks)
+
+
+def _stacks(tracer: GraphTracer, steps: Sequence[torch.Tensor], length: Any) -> list[torch.Tensor]:
+    return [new_tensor(tracer, one, (length, *one.shape), None) for one in steps]
+
+
+def in_strides(tracer: GraphTracer, value: torch.Tensor, stride: Strides) -> torch.Tensor:
+    """Return a functional tensor with these strides and this value."""
+    return functional.wrap(laid_out(functional.current_value(value), stride))
