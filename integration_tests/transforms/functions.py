@@ -438,6 +438,8 @@ class WritesGradient(Function):
 
 
 class SeveralUnmaterialized(Function):
+    """Zeros do not stand for its gradients that are absent."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Any:
         ctx.set_materialize_grads(False)
@@ -446,7 +448,18 @@ class SeveralUnmaterialized(Function):
     @staticmethod
     def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
         given = [one * factor for one, factor in ((a, 2), (b, 3)) if one is not None]
-        return sum(given)
+        return sum(given) * len(given)
+
+
+class ManyUnmaterialized(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3, x * 4, x * 5
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return sum(one for one in gradients if one is not None)
 
 
 class Recomputing(Function):

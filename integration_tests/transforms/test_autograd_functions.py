@@ -83,6 +83,8 @@ WHOLE: dict[str, Callable[[Tensor], Tensor]] = {
     "setup_context": lambda x: f.Power.apply(x.exp()).sin(),
     "keyword": lambda x: f.Power.apply(x.exp(), k=3).sin(),
     "once": lambda x: f.Once.apply(x) * 2,
+    "one of several not materialized": lambda x: f.SeveralUnmaterialized.apply(x)[0],
+    "several not materialized": both_of(f.SeveralUnmaterialized.apply),
     "not materialized": both_of(f.Unmaterialized.apply),
     "in place": in_place,
     "attributes": lambda x: f.Kept.apply(x * 2),
@@ -106,7 +108,7 @@ BREAKS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "asks for the class": ("class-stands-in", f.AsksClass.apply),
     "asks for data": ("tensor-data-branch", f.AsksData.apply),
     "writes to its gradient": ("body-changes-tensor", f.WritesGradient.apply),
-    "several not materialized": ("autograd-function", lambda x: f.SeveralUnmaterialized.apply(x)[0]),
+    "many not materialized": ("autograd-function", lambda x: f.ManyUnmaterialized.apply(x)[0]),
     "autograd in backward": ("tensor-autograd-state", f.Recomputing.apply),
     "escapes": ("body-tensor-escapes", lambda x: f.Escaping.apply(x) + f.Escaping.kept.pop()),
 }
@@ -180,6 +182,24 @@ def test_a_view_of_an_input_shares_its_memory() -> None:
     torch.testing.assert_close(x.grad, torch.full((8,), -2.0))
     with pytest.raises(RuntimeError, match="created inside a custom Function"):
         y.mul_(2)
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("between", [True, False], ids=["operations", "results"])
+def test_gradients_that_are_absent(used: tuple[int, ...], between: bool) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = f.SeveralUnmaterialized.apply(x * 1.0)
+        return (first * 2, second * 3) if between else (first, second)
+
+    found = []
+    for one in (function, framesmith.compile(function, fullgraph=True, strict=True)):
+        x = X.clone().requires_grad_()
+        results = one(x)
+        total = sum(results[at].sum() for at in used)
+        (gradient,) = torch.autograd.grad(total, x, retain_graph=True)
+        found.append([gradient, *torch.autograd.grad(total, x, create_graph=True)])
+    assert found[0][0].requires_grad is False
+    torch.testing.assert_close(*found)
 
 
 def test_views_of_one_result() -> None:

@@ -37,22 +37,6 @@ def simple(name: str, kind: str, function: Callable[..., Any], **options: Any) -
     PROGRAMS[name] = (kind, lambda: vmap(function, **options))
 
 
-class Doubled(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.sin()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return grad * ctx.saved_tensors[0].cos() * 2
-
-
 class WithoutRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -113,7 +97,6 @@ simple("condition caught", "asks-batched-tensor", caught)
 simple("random error", "operation-failed", lambda a: a + torch.rand(3))
 simple("dropout error", "operation-failed", lambda a: F.dropout(a, 0.5))
 simple("nonzero", "operation-failed", lambda a: a.nonzero())
-simple("function with rule", "autograd-function", lambda a: Doubled.apply(a) * 2)
 simple("function without rule", "autograd-function", lambda a: WithoutRule.apply(a) * 2)
 simple("batch with dimension None", "operation-failed", lambda a: (a * 2, a), out_dims=(0, None))
 simple("no tensor", "body-raises", lambda a: 3)

@@ -32,6 +32,26 @@ class DoubleBackwardError(AotError):
         )
 
 
+class AbsentGradientsError(AotError):
+    """A Function asks which gradients are absent, and its graph cannot be replayed for those that are not."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            "a torch.autograd.Function that does not materialize gradients gets none for some of its results in a "
+            f"backward pass of a compiled graph: {why}; use all results, or run the function eagerly"
+        )
+
+
+class AbsentGradientsWarning(UserWarning):
+    """A graph was replayed in eager mode, because a Function in it asks which gradients are absent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a compiled graph was replayed in eager mode, because a torch.autograd.Function in it does not materialize "
+            "gradients, and gets none for some of its results: right, but as slow as eager mode; use all results"
+        )
+
+
 class SecondDerivativeWarning(UserWarning):
     """A graph was replayed in eager mode for second derivatives."""
 

@@ -38,6 +38,11 @@ unstable: Final = Needs(
         ),
         need("torch._C._functorch.maybe_current_level", "torch.vmap in graphs fails to compile"),
         need("torch._C._functorch.maybe_get_level", "torch.vmap in graphs fails to compile"),
+        need(
+            "torch._C._functorch._unwrap_batched",
+            "rules of torch.autograd.Functions for torch.vmap break the graph",
+            name="unwrap_batch",
+        ),
         need("torch._C._ForceDispatchKeyGuard", _FORWARD),
         need("torch._C._dispatch_tls_local_include_set", _FORWARD, name="keys_included"),
         need("torch._C._dispatch_tls_local_exclude_set", _FORWARD, name="keys_excluded"),

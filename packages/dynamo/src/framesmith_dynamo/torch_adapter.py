@@ -59,6 +59,10 @@ unstable: Final = Needs(
         need("torch.amp.autocast_mode._exit_autocast", "autocast inside compiled functions fails"),
         need("torch.autograd.grad_mode._enter_inference_mode", "inference mode inside compiled functions fails"),
         need("torch.autograd.grad_mode._exit_inference_mode", "inference mode inside compiled functions fails"),
+        need(
+            "torch._functorch.autograd_function.VmapInfo",
+            "rules of torch.autograd.Functions for torch.vmap break the graph",
+        ),
         need("torch._functorch.vmap._flat_vmap", "torch.vmap breaks the graph", name="flat_vmap"),
         need("torch._functorch.vmap._unwrap_batched", "torch.vmap breaks the graph", name="unwrap_batched"),
         need("torch._functorch.vmap._maybe_remove_batch_dim", "torch.vmap breaks the graph", name="remove_batch_dim"),

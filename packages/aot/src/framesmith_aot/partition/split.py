@@ -85,8 +85,8 @@ class NodePart:
 
     @property
     def reads(self) -> bool:
-        """Whether the backward graph reads tensors of the call: otherwise it is linear in the tangents, or constant."""
-        return bool(self.saved or self.late_inputs)
+        """Whether the pass reads tensors of the call: otherwise it is linear in the tangents, or constant."""
+        return bool(self.saved or self.late_inputs or self.shape.asks_absent)
 
     @property
     def saved_tensors(self) -> list[Saved]:

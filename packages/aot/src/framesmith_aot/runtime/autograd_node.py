@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
+from framesmith_aot.errors import AbsentGradientsError
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.codegen import FunctionText, number_name, tuple_text, unwatching
@@ -187,11 +188,12 @@ def apply_of(
         if node.watched:
             check_versions([ctx.written[at][:2] for at in node.watched])
         create_graph = torch.is_grad_enabled()
+        absent = node.part.shape.asks_absent and any(tangent is None for tangent in tangents)
         once = not unstable.get_current_graph_task_keep_graph()
         if create_graph and not node.part.reads:
             return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear in the tangents
         why = second if isinstance(second, str) else None
-        if create_graph and isinstance(second, SecondOrder):
+        if (create_graph or absent) and isinstance(second, SecondOrder):
             why = second.obstacle(ctx.rerun, index, node.part.stand_ins)
             if why is None:
                 results = {slot: saved[position] for slot, position in eager_results.items()}
@@ -205,6 +207,8 @@ def apply_of(
                 if once:
                     ctx.rerun = ctx.user_tensors = ctx.written = None
                 return (*grads, *rest)
+        if absent:
+            raise AbsentGradientsError(why or "it cannot be replayed")
         del saved[used:]  # saved only so that autograd checks its version
         saved += [*(ctx.written[at][0] for at in node.part.late_inputs), *numbers_of(ctx)]
         if create_graph and why is not None:
@@ -233,7 +237,8 @@ def apply_of(
         return run.evaluate([*saved[:used]], tangents)  # without the watched ones
 
     # An `EvaluatesBackward`, where saved tensors are all that the pass reads and checks.
-    if not (node.part.numbers or node.part.late_inputs or node.watched or refusals):
+    asked = refusals or node.part.shape.asks_absent
+    if not (node.part.numbers or node.part.late_inputs or node.watched or asked):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply

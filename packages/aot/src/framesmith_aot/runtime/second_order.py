@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.autograd.graph import GradientEdge
 
-from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
+from framesmith_aot.errors import AbsentGradientsWarning, DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.codegen import FunctionText, tuple_text
 from framesmith_aot.runtime.dependence import gradient_inputs
 from framesmith_aot.runtime.eager_replay import EagerReplay, gradients_through, have_same_groups, sources_of
@@ -130,11 +130,11 @@ class SecondOrder:
         tangents: Sequence[torch.Tensor | None],
         wanted: Sequence[bool],
     ) -> Grads:
-        """Return the gradients of the `wanted` operands of autograd node `index`, with their history.
+        """Return the gradients of the `wanted` operands of autograd node `index`, with their history if it is recorded.
 
         The history leads through `user_tensors` and the results in `present`. Precondition: no `obstacle`.
         """
-        warn_user(SecondDerivativeWarning())
+        warn_user(SecondDerivativeWarning() if torch.is_grad_enabled() else AbsentGradientsWarning())
         inputs, versions, states = rerun
         values = [one.restored(value) for one, value in zip(self.inputs, inputs, strict=True)]
         remade = _mutated_since(versions) & {*present.stand_ins}
@@ -146,6 +146,8 @@ class SecondOrder:
         edges = [sources[operand] for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
         of = dict(zip(group.into, gradients_through(group, ends, seeds, edges), strict=True))
         grads = tuple([of[sources[operand]] for operand in operands])
+        if not torch.is_grad_enabled():
+            return tuple([None if grad is None else grad.detach() for grad in grads])
         if not (present.results or views or self.modes.casting or restored):
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in present.results.items()}

@@ -38,6 +38,7 @@ from framesmith_aot.trace.output_groups import (
 )
 from framesmith_aot.trace.saved import NOTHING_SAVED, REFUSED_BY_AUTOGRAD, SavedByEager, saved_by
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.graphs.autograd_functions import asks_absent_gradients
 from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
 from framesmith_aten.meta import TANGENT
 from framesmith_aten.symbolic import has_symbols, is_data_dependent, is_symbolic
@@ -303,7 +304,8 @@ class _BackwardTrace:
             ]
             eager_saved = NOTHING_SAVED if len(refused) == len(operands) else saved[index]
             grads = [self.grads.get((index, source)) for source in group.into]
-            shape = NodeShape(tuple(results), tuple(operands), eager_saved)
+            asks = len(results) > 1 and any(map(asks_absent_gradients, group.nodes))
+            shape = NodeShape(tuple(results), tuple(operands), eager_saved, asks)
             grad_nodes = [None if grad is None else self.tracer.node_of(grad) for grad in grads]
             found.append(JointNode(shape, order[index], tangents, grad_nodes))
         return found

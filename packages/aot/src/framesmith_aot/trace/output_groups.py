@@ -101,11 +101,13 @@ class NodeShape:
     """One autograd node of a compiled graph; each precedes its readers.
 
     `results`: positions of slots, or hidden ones. `eager_saved`: what eager mode saves for its backward pass.
+    `asks_absent`: a Function in it asks which of several gradients are absent: zeros do not stand for them.
     """
 
     results: tuple[int | Hidden, ...]
     operands: tuple[Operand, ...]
     eager_saved: SavedByEager = NOTHING_SAVED
+    asks_absent: bool = False
 
     @property
     def sources(self) -> list[Source]:

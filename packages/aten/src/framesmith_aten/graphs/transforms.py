@@ -70,6 +70,25 @@ def _check_dimension(result: torch.Tensor, dim: int | None) -> None:
         raise ValueError(f"a result that is the same for all examples has no dimension {dim}")
 
 
+def unwrapped_batches(
+    body: Callable[..., tuple[torch.Tensor, ...]], in_dims: Sequence[int | None], randomness: str, *operands: Any
+) -> tuple[tuple[torch.Tensor, int | None], ...]:
+    """Return the results of a body under `torch.vmap` as a rule for vmap gets them: batches, and their dimensions.
+
+    The dimension is None for a result that is the same for all examples.
+    """
+    run = function_of(body)
+    found: list[tuple[torch.Tensor, int | None]] = []
+
+    def function(*examples: Any) -> tuple[()]:
+        level = unstable.maybe_current_level()
+        found.extend(unstable.unwrap_batch(result, level) for result in run(*examples))
+        return ()
+
+    torch.vmap(function, tuple(in_dims), (), randomness)(*operands)
+    return tuple(found)
+
+
 def differentiated(
     body: Callable[..., tuple[torch.Tensor, ...]], arguments: int, argnums: Sequence[int], *operands: Any
 ) -> tuple[torch.Tensor, ...]:

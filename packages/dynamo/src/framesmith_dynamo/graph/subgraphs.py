@@ -23,7 +23,7 @@ from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_aten.symbolic import all_equal, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.graph.builder import fake_of_node
+from framesmith_dynamo.graph.builder import ESCAPED, fake_of_node
 from framesmith_guards.torch_adapter import aten
 
 if TYPE_CHECKING:
@@ -59,6 +59,15 @@ DIFFERS = register_break(
     why="the body is traced on one example, and its Python would have seen something else",
     hint="call the transformed function outside the compiled function, and report the operation to torch",
 )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The nodes of a body as a `module`, the outer nodes that it has `captured`, and the nodes' effects."""
+
+    module: fx.GraphModule
+    captured: list[fx.Node]
+    effects: list[Effects]
 
 
 @dataclass(frozen=True)
@@ -107,18 +116,54 @@ def extract_subgraph(
     It may write to those of the examples that are `writable`, and with `modes` change torch's modes, which whoever runs
     it restores. Raises GraphBreak where the body does what a subgraph may not do. Its values cannot be used afterwards.
     """
+    return held(builder, cut(builder, last, examples, results, writable, modes))
+
+
+def cut(
+    builder: GraphBuilder,
+    last: fx.Node,
+    examples: Sequence[fx.Node],
+    results: Sequence[fx.Node | None],
+    writable: Sequence[fx.Node] = (),
+    modes: bool = False,
+) -> Cut:
+    """Do the same without a node that holds the subgraph, so that the nodes before these can be cut, too."""
     nodes = _recorded(last)
     if not modes and (changed := next((node for node in nodes if MODE_CHANGE.get(node)), None)) is not None:
         raise GraphBreak(CHANGES_MODE, str(changed.target))
-    inside = dict.fromkeys(nodes)
-    used = [one for node in nodes for one in node.all_input_nodes]
-    used += [one for one in results if one is not None]
-    captured = [one for one in dict.fromkeys(used) if one not in inside and one not in examples]
+    captured = _captured(nodes, examples, results)
     _check_writes(nodes, [one for one in (*examples, *captured) if one not in writable])
     module = _module(builder, nodes, [*examples, *captured], results)
     effects = [effects_of(node) for node in nodes]
     erase(builder, nodes)
-    return Subgraph(_held(builder, module), captured, effects)
+    return Cut(module, captured, effects)
+
+
+def held(builder: GraphBuilder, body: Cut) -> Subgraph:
+    """Return a body with a node that holds it. Raises GraphBreak if what it captures was in another body."""
+    if not all(EXAMPLE.on(one) for one in body.captured):
+        raise GraphBreak(ESCAPED)
+    return Subgraph(_held(builder, body.module), body.captured, body.effects)
+
+
+def copied_subgraph(
+    builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], results: Sequence[fx.Node]
+) -> Subgraph:
+    """Return a subgraph of the nodes recorded after `last`, which stay."""
+    nodes = _recorded(last)
+    captured = _captured(nodes, examples, results)
+    module = _module(builder, nodes, [*examples, *captured], results)
+    return Subgraph(_held(builder, module), captured, [effects_of(node) for node in nodes])
+
+
+def _captured(
+    nodes: Sequence[fx.Node], examples: Sequence[fx.Node], results: Sequence[fx.Node | None]
+) -> list[fx.Node]:
+    """Return the nodes outside of a body that it uses or returns, without its examples."""
+    inside = dict.fromkeys(nodes)
+    used = [one for node in nodes for one in node.all_input_nodes]
+    used += [one for one in results if one is not None]
+    return [one for one in dict.fromkeys(used) if one not in inside and one not in examples]
 
 
 def _recorded(last: fx.Node) -> list[fx.Node]:

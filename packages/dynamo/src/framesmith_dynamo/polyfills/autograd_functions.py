@@ -12,6 +12,7 @@ class FunctionContext(FunctionCtx):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[torch.Tensor | None, ...] = ()
     to_save: tuple[torch.Tensor, ...] = ()
+    saved_for_forward: tuple[torch.Tensor, ...] = ()
     dirty_tensors: tuple[torch.Tensor, ...] = ()
     non_differentiable: tuple[torch.Tensor, ...] = ()
     materialize_grads: bool = True
@@ -20,7 +21,7 @@ class FunctionContext(FunctionCtx):
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor) -> None:
-        """Save tensors for forward-mode differentiation, which a graph does not have."""
+        self.saved_for_forward = tensors
 
     def mark_dirty(self, *tensors: torch.Tensor) -> None:
         self.dirty_tensors = tensors

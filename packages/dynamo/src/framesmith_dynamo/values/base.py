@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from framesmith_bytecode import Codegen
     from framesmith_dynamo.graph.builder import GraphBuilder
+    from framesmith_dynamo.values.transform_levels import Level
     from framesmith_guards import ShapeExpr, Source
     from framesmith_sideeffects import Journal, Mutation
 
@@ -60,8 +61,8 @@ class BodyContext:
 
     #: Whether 0-d tensors are indices in subscripts, as in a function of single elements.
     elementwise_subscripts: bool = False
-    #: The number of nested bodies of function transforms.
-    transforms: int = 0
+    #: The innermost function transform.
+    level: Level | None = None
     #: The number of those that are differentiated: their tensors have histories that the trace's have not.
     differentiated: int = 0
     #: The number of nested methods of Functions, and of those that are `backward`: a second derivative may go through

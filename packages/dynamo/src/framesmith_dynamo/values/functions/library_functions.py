@@ -58,6 +58,8 @@ def _attribute(tr: Tracer, value: Value, name: str) -> Value | None:
 
 def _own_attributes(tr: Tracer, value: Value) -> list[tuple[str, Value]]:
     """Return the contents of the `__dict__` of a callable, if it has one."""
+    if isinstance(value, MethodValue):  # whose attributes are its function's
+        return _own_attributes(tr, value.function)
     if isinstance(value, FunctionValue):
         return value.own_attributes(tr)
     entries = _attribute(tr, value, "__dict__")

@@ -14,6 +14,7 @@ from framesmith_dynamo.values.base import Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.higher_order.subgraphs import traced_body
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.transform_levels import Kind, Level
 from framesmith_guards.contexts import ambient
 
 NOT_DIFFERENTIATED = register_break(
@@ -64,10 +65,11 @@ class Arguments:
         detached = [tr.call_torch("detach", (one,), {}) for one in self.tensors]
         return [one for one in detached if isinstance(one, TensorValue)]
 
-    def traced(self, tr: Tracer, function: Value, examples: Sequence[Value], kwargs: Kwargs) -> Value:
+    def traced(self, tr: Tracer, kind: Kind, function: Value, examples: Sequence[Value], kwargs: Kwargs) -> Value:
         """Return the result of the function for the examples; code that reads a tensor's history breaks."""
+        level = Level(kind, tr.facts.body.level)
         with _differentiated(tr):
-            return traced_body(tr, function, lambda: self._with(tr, examples), kwargs)
+            return traced_body(tr, level, function, lambda: self._with(tr, examples), kwargs)
 
     def _with(self, tr: Tracer, examples: Sequence[Value]) -> list[Value]:
         left = iter(examples)

@@ -10,38 +10,47 @@ second derivatives are torch's own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from framesmith_aten.checks.plain_tensors import why_not_plain
-from framesmith_aten.graphs.autograd_functions import applied
-from framesmith_aten.symbolic import is_unbacked
+from framesmith_aten.graphs.autograd_functions import FORWARD, JVP, SETUP, VMAP, Role, Settings, applied
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.graph.subgraphs import Subgraph, extract_subgraph, last_node
-from framesmith_dynamo.polyfills.autograd_functions import FunctionContext
+from framesmith_dynamo.graph.subgraphs import Subgraph, cut, extract_subgraph, held, last_node
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
-from framesmith_dynamo.values.containers import ListValue, TupleValue, new_list
+from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.higher_order.checkpoint import REENTRANT
-from framesmith_dynamo.values.higher_order.subgraphs import BODY_RAISES, in_body, recorded_call
+from framesmith_dynamo.values.higher_order.function_contexts import (
+    Traced,
+    context_of,
+    kept_by,
+    new_context,
+    noted,
+    saved_for_forward,
+    stand_in,
+)
+from framesmith_dynamo.values.higher_order.function_rules import Rule, rule_of
+from framesmith_dynamo.values.higher_order.subgraphs import BODY_RAISES, in_body, recorded
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.modules.backward_hooks import led_through_node
-from framesmith_dynamo.values.objects.attributes import STAND_INS
-from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.torch_api.contexts import GradModeValue, call_inside
 from framesmith_dynamo.values.torch_api.tables import CUSTOM_AUTOGRAD
 from framesmith_guards.contexts import ambient
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
+    from torch import fx
+
+    from framesmith_dynamo.values.transform_levels import Kind
 
 ASKS_GRAD_MODE = register_break(
     "backward-asks-grad-mode",
@@ -50,49 +59,10 @@ ASKS_GRAD_MODE = register_break(
     hint="it runs eagerly between two graphs; compute the same for both, or use once_differentiable",
 )
 
-STAND_INS.add(FunctionContext)
+#: The outputs with gradients of a Function that does not materialize them, whose backward is traced for each choice.
+MOST_UNMATERIALIZED: Final = 3
 #: The code of all methods that `once_differentiable` has made.
 ONCE: Final = once_differentiable(lambda ctx: None).__code__
-
-
-#: The attributes that methods of the context set in `forward`; `backward` sees none of them.
-NOTED: Final = frozenset(
-    {"needs_input_grad", "to_save", "dirty_tensors", "non_differentiable", "materialize_grads", "saved_tensors"}
-)
-
-
-class FunctionContextValue(ObjectValue):
-    """The `ctx` of one call."""
-
-    __slots__ = ()
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        raise GraphBreak(CUSTOM_AUTOGRAD, "ctx outlives its forward")
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A tensor that a context keeps for `backward`; `saved`: by `save_for_backward`, or as an attribute."""
-
-    tensor: TensorValue
-    saved: bool
-
-
-@dataclass(frozen=True)
-class _Traced:
-    """A traced `forward`: its result, the tensors in it, its context, and what that keeps."""
-
-    result: Value
-    outputs: list[TensorValue]
-    ctx: FunctionContextValue
-    kept: list[_Kept]
-
-    def differentiable(self, undifferentiated: Sequence[int]) -> list[bool]:
-        """Return for each output whether it has a gradient."""
-        return [
-            at not in undifferentiated and (one.fake.is_floating_point() or one.fake.is_complex())
-            for at, one in enumerate(self.outputs)
-        ]
 
 
 @handles(unstable.apply)
@@ -102,49 +72,30 @@ def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if cls is unstable.BackwardHookFunction:
         return led_through_node(tr, args[1:])
     name = f"{cls.__module__}.{cls.__qualname__}"
-    if tr.facts.body.transforms:
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} under a transform")
-    setup = type_lookup(cls, "setup_context")
-    with_setup = setup is not None and setup.owner.__module__ != "torch.autograd.function"
+    with_setup = _is_own(cls, "setup_context")
+    if tr.facts.body.level is not None and not with_setup:
+        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name}, which has no setup_context, under a transform")
     given = _with_defaults(tr, cls, args[1:], kwargs) if with_setup else args[1:]
     if kwargs and not with_setup:
         raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} is applied to keywords")
     tensors = [arg for arg in given if isinstance(arg, TensorValue)]
     if not _needs_gradients(tr, tensors):
         return _inlined(tr, args[0], given, with_setup)
-    builder = tensors[0].ref.builder
-    inputs = [one.as_proxy() for one in tensors]
-    last = last_node(builder)
-    with _method(tr, autocast=True):
-        try:
-            traced = _forward(tr, args[0], given, with_setup, name)
-        except TracedRaise as error:
-            raise GraphBreak(BODY_RAISES, error.value.describe()) from error
-    written = [_position(name, one, tensors) for one in _noted(tr, traced.ctx, "dirty_tensors")]
-    undifferentiated = [_position(name, one, traced.outputs) for one in _noted(tr, traced.ctx, "non_differentiable")]
-    results = [one.as_proxy() for one in (*traced.outputs, *(one.tensor for one in traced.kept))]
-    forward = extract_subgraph(builder, last, inputs, results, [inputs[at] for at in written], modes=True)
-    materializes = traced.ctx.getattr_(tr, "materialize_grads").bool_(tr)
-    given_none = [] if materializes else _never_given(name, traced.differentiable(undifferentiated))
-    backward, once = _backward(tr, args[0], given, traced, given_none, name)
-    settings = (
-        (len(inputs), len(forward.captured), len(traced.outputs)),
-        tuple(one.saved for one in traced.kept),
-        tuple(written),
-        tuple(undifferentiated),
-        materializes,
-        once,
-    )
-    made = recorded_call(tr, applied, (forward, backward), settings, tensors)
-    if not isinstance(traced.result, TupleValue):
-        return made[0]
-    left = iter(made)
-    return TupleValue([next(left) if isinstance(one, TensorValue) else one for one in traced.result.unpack(tr)])
+    return _Applying(tr, args[0], given, tensors, with_setup, name).recorded()
+
+
+def _is_own(cls: type, method: str) -> bool:
+    """Whether a Function has a method of its own, not torch's default."""
+    found = type_lookup(cls, method)
+    return found is not None and found.owner.__module__ != "torch.autograd.function"
 
 
 def _needs_gradients(tr: Tracer, tensors: Sequence[TensorValue]) -> bool:
-    """Whether autograd records the call. A backward that is traced without gradients may itself be differentiated."""
-    recording = tr.facts.body.backwards > 0
+    """Whether the call becomes a node.
+
+    A backward that is traced without gradients may itself be differentiated, and what is under a transform, too.
+    """
+    recording = tr.facts.body.backwards > 0 or tr.facts.body.level is not None
     return any(recording or (torch.is_grad_enabled() and one.fake.requires_grad) for one in tensors)
 
 
@@ -173,28 +124,25 @@ def is_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(torch.is_grad_enabled())
 
 
-def _context(tr: Tracer, needs: Value) -> FunctionContextValue:
-    ctx = FunctionContextValue(FunctionContext)
-    ctx.track(tr)
-    ctx.store_own(tr, "needs_input_grad", needs)
-    return ctx
-
-
-def _run_forward(tr: Tracer, cls: Value, ctx: Value, given: Args, with_setup: bool) -> Value:
+def _run_forward(
+    tr: Tracer, cls: Value, ctx: Value, given: Args, with_setup: bool, between: Callable[[], fx.Node | None]
+) -> tuple[Value, fx.Node | None]:
+    """Return the result of `forward`, and what `between` gives before `setup_context` is called."""
     forward = cls.getattr_(tr, "forward")
     if not with_setup:
-        return tr.call(forward, (ctx, *given), {})
+        return tr.call(forward, (ctx, *given), {}), None
     result = tr.call(forward, given, {})
+    after = between()
     tr.call(cls.getattr_(tr, "setup_context"), (ctx, TupleValue([*given]), result), {})
-    return result
+    return result, after
 
 
 def _inlined(tr: Tracer, cls: Value, given: Args, with_setup: bool) -> Value:
     """Return the result of `forward` where no backward will follow."""
-    ctx = _context(tr, tr.constant((False,) * len(given)))
+    ctx = new_context(tr, tr.constant((False,) * len(given)))
     inside = GradModeValue(torch.no_grad, (), {})
-    result = call_inside(tr, inside, lambda: _run_forward(tr, cls, ctx, given, with_setup))
-    written = _noted(tr, ctx, "dirty_tensors")
+    result = call_inside(tr, inside, lambda: _run_forward(tr, cls, ctx, given, with_setup, lambda: None)[0])
+    written = noted(tr, ctx, "dirty_tensors")
 
     def given_back(one: Value) -> Value:
         """A tensor that is an argument is returned as a view of it, unless it was written to."""
@@ -221,106 +169,174 @@ def _method(tr: Tracer, *, autocast: bool) -> Iterator[None]:
         tr.facts.body.functions -= 1
 
 
-def _forward(tr: Tracer, cls: Value, given: Args, with_setup: bool, name: str) -> _Traced:
-    needs = tuple(isinstance(arg, TensorValue) and _may_need(tr, arg) for arg in given)
-    ctx = _context(tr, tr.constant(needs))
-    result = _run_forward(tr, cls, ctx, given, with_setup)
-    results = result.unpack(tr) if isinstance(result, TupleValue) else [result]
-    outputs = [one for one in results if isinstance(one, TensorValue)]
-    if not outputs:
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} returns no tensor")
-    kept = {(id(one), True): _Kept(one, True) for one in _noted(tr, ctx, "to_save")}
+@dataclass(frozen=True)
+class _Applying:
+    """One call whose methods become subgraphs."""
 
-    def note(tensor: TensorValue) -> TensorValue:
-        kept.setdefault((id(tensor), False), _Kept(tensor, False))
-        return tensor
+    tr: Tracer
+    cls: Value
+    given: Args
+    tensors: Sequence[TensorValue]
+    with_setup: bool
+    name: str
 
-    for value in _attributes(tr, ctx).values():
-        _with_tensors(tr, value, note)
-    return _Traced(result, outputs, ctx, [*kept.values()])
+    def recorded(self) -> Value:
+        tr, inputs = self.tr, [one.as_proxy() for one in self.tensors]  # placeholders come before the bodies
+        rule = rule_of(tr, self.cls, self.given, self.name)
+        last = last_node(self.tensors[0].ref.builder)
+        with _method(tr, autocast=True):
+            try:
+                traced, after = self._forward()
+            except TracedRaise as error:
+                raise GraphBreak(BODY_RAISES, error.value.describe()) from error
+        written = [self._position(one, self.tensors) for one in noted(tr, traced.ctx, "dirty_tensors")]
+        fixed = [self._position(one, traced.outputs) for one in noted(tr, traced.ctx, "non_differentiable")]
+        bodies = self._extracted(traced, (last, after), inputs, written)
+        materialize = traced.ctx.getattr_(tr, "materialize_grads").bool_(tr)
+        if self._has_method("backward", "grad", rule):
+            bodies |= self._backwards(traced, fixed, materialize)
+        if self._has_method("jvp", "jvp", rule):
+            bodies[JVP] = self._jvp(traced)
+        if rule is not None:
+            bodies[VMAP] = rule.body
+        settings = self._settings(traced, bodies, written, fixed, rule)
+        nodes = tuple(one.node for one in bodies.values())
+        made = recorded(tr, applied, (nodes, settings.as_tuple()), [*bodies.values()], self.tensors)
+        return traced.with_outputs(tr, made)
 
+    def _has_method(self, method: str, kind: Kind, rule: Rule | None) -> bool:
+        """Whether a transform may call `backward`, or `jvp`: one within the `vmap` whose rule stands for the call."""
+        level = self.tr.facts.body.level
+        if level is None:
+            return method == "backward"
+        if not _is_own(self.cls.as_constant(), method):
+            return False
+        if rule is None:
+            return method == "backward" or any(one.kind == kind for one in level.outwards())
+        return any(one.kind == kind for one in takewhile(lambda one: one is not rule.level, level.outwards()))
 
-def _attributes(tr: Tracer, ctx: Value) -> dict[str, Value]:
-    """Return the attributes that `forward` has set in its context itself."""
-    stored = tr.journal.pending_attrs(ctx)
-    return {name: value for name, value in stored.items() if isinstance(value, Value) and name not in NOTED}
+    def _settings(
+        self,
+        traced: Traced,
+        bodies: Mapping[Role, Subgraph],
+        written: Sequence[int],
+        fixed: Sequence[int],
+        rule: Rule | None,
+    ) -> Settings:
+        return Settings(
+            roles=tuple(bodies),
+            captured=tuple(len(one.captured) for one in bodies.values()),
+            inputs=len(self.tensors),
+            outputs=len(traced.outputs),
+            saved=tuple(one.saved for one in traced.kept),
+            saved_for_forward=saved_for_forward(self.tr, traced),
+            written=tuple(written),
+            undifferentiated=tuple(fixed),
+            materialize=traced.ctx.getattr_(self.tr, "materialize_grads").bool_(self.tr),
+            once=_once_differentiable(self.tr, self.cls.getattr_(self.tr, "backward")) is not None,
+            has_vmap=_is_own(self.cls.as_constant(), "vmap"),
+            generate_vmap_rule=self.cls.getattr_(self.tr, "generate_vmap_rule").bool_(self.tr),
+            in_dims=() if rule is None else rule.in_dims,
+            out_dims=() if rule is None else rule.out_dims,
+        )
 
+    def _forward(self) -> tuple[Traced, fx.Node | None]:
+        """Return the traced `forward`, and the last node before those of `setup_context`."""
+        tr, builder = self.tr, self.tensors[0].ref.builder
+        needs = tuple(isinstance(arg, TensorValue) and _may_need(tr, arg) for arg in self.given)
+        ctx = new_context(tr, tr.constant(needs))
+        result, after = _run_forward(tr, self.cls, ctx, self.given, self.with_setup, lambda: last_node(builder))
+        results = result.unpack(tr) if isinstance(result, TupleValue) else [result]
+        outputs = [one for one in results if isinstance(one, TensorValue)]
+        if not outputs:
+            raise GraphBreak(CUSTOM_AUTOGRAD, f"{self.name} returns no tensor")
+        return Traced(result, outputs, ctx, kept_by(tr, ctx)), after
 
-def _with_tensors(tr: Tracer, value: Value, of: Callable[[TensorValue], Value]) -> Value:
-    """Return an attribute with its tensors, those in tuples and lists included, replaced by `of` them."""
-    if isinstance(value, TensorValue):
-        return of(value)
-    if type(value) is TupleValue and not value.is_constant():
-        return TupleValue([_with_tensors(tr, item, of) for item in value.unpack(tr)])
-    if isinstance(value, ListValue) and value.python_type() is list and value.source is None:
-        return new_list(tr, [_with_tensors(tr, item, of) for item in value.unpack(tr)])
-    return value
+    def _position(self, tensor: Value, among: Sequence[Value]) -> int:
+        found = next((at for at, one in enumerate(among) if one is tensor), None)
+        if found is None:
+            text = f"{self.name} marks {tensor.describe()}, which is not among the tensors it may mark"
+            raise GraphBreak(CUSTOM_AUTOGRAD, text)
+        return found
 
+    def _extracted(
+        self,
+        traced: Traced,
+        before: tuple[fx.Node, fx.Node | None],
+        inputs: Sequence[fx.Node],
+        written: Sequence[int],
+    ) -> dict[Role, Subgraph]:
+        """Return the bodies of `forward` and `setup_context`; `before` are the last nodes before each."""
+        builder, (last, after) = self.tensors[0].ref.builder, before
+        outputs = [one.as_proxy() for one in traced.outputs]
+        kept = [one.tensor.as_proxy() for one in traced.kept]
+        writable = [inputs[at] for at in written]
+        if after is None:
+            return {FORWARD: extract_subgraph(builder, last, inputs, [*outputs, *kept], writable, modes=True)}
+        setup = cut(builder, after, [*inputs, *outputs], kept, modes=True)
+        forward = extract_subgraph(builder, last, inputs, outputs, writable, modes=True)
+        return {FORWARD: forward, SETUP: held(builder, setup)}
 
-def _never_given(name: str, differentiable: Sequence[bool]) -> list[int]:
-    """Return the outputs whose gradient is None, without materialized gradients: all but the one that has one."""
-    if sum(differentiable) > 1:
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} has several outputs, and gradients that are not materialized")
-    return [at for at, one in enumerate(differentiable) if not one]
+    def _backwards(self, traced: Traced, fixed: Sequence[int], materialize: bool) -> dict[Role, Subgraph]:
+        """Return the bodies of `backward`, by which of the gradients are given: all of them, if they materialize."""
+        count, differentiable = len(traced.outputs), traced.differentiable(fixed)
+        if materialize:
+            return {(True,) * count: self._backward(traced, (True,) * count)}
+        if len(differentiable) > MOST_UNMATERIALIZED:
+            text = f"{self.name} has {len(differentiable)} outputs, and gradients that are not materialized"
+            raise GraphBreak(CUSTOM_AUTOGRAD, text)
+        given = [[False, True] if at in differentiable else [False] for at in range(count)]
+        return {pattern: self._backward(traced, pattern) for pattern in itertools.product(*given) if any(pattern)}
+
+    def _backward(self, traced: Traced, pattern: Sequence[bool]) -> Subgraph:
+        """Trace `backward` on examples; return its subgraph."""
+        tr = self.tr
+        gradients = [stand_in(tr, self.name, one) for one in traced.outputs]
+        kept = [stand_in(tr, self.name, one.tensor) for one in traced.kept]
+        builder, last = gradients[0].ref.builder, last_node(gradients[0].ref.builder)
+        passed = [one if given else tr.constant(None) for one, given in zip(gradients, pattern, strict=True)]
+        method = self.cls.getattr_(tr, "backward")
+        with _differentiated(tr, f"the backward of {self.name}", autocast=False):
+            ctx = context_of(tr, traced, kept, "to_save")
+            found = tr.call(_once_differentiable(tr, method) or method, (ctx, *traced.results(tr, passed)), {})
+        nodes = self._gradients(found)
+        return extract_subgraph(builder, last, [one.as_proxy() for one in (*gradients, *kept)], nodes, modes=True)
+
+    def _gradients(self, found: Value) -> list[fx.Node | None]:
+        """Return the gradients of the tensors among the arguments. Breaks where torch may refuse them."""
+        results = found.unpack(self.tr) if isinstance(found, TupleValue) else [found]
+        wanted = [isinstance(arg, TensorValue) for arg in self.given]
+        for at, one in enumerate(results):
+            if not (one.is_none() or (isinstance(one, TensorValue) and at < len(wanted) and wanted[at])):
+                text = f"{self.name}.backward gives {one.describe()} for argument {at}"
+                raise GraphBreak(CUSTOM_AUTOGRAD, text)
+        if len(results) < len(wanted):
+            text = f"{self.name}.backward gives {len(results)} gradients for {len(wanted)} arguments"
+            raise GraphBreak(CUSTOM_AUTOGRAD, text)
+        chosen = [one for one, of_tensor in zip(results, wanted, strict=False) if of_tensor]
+        return [one.as_proxy() if isinstance(one, TensorValue) else None for one in chosen]
+
+    def _jvp(self, traced: Traced) -> Subgraph:
+        """Trace `jvp` on examples of tangents; return its subgraph."""
+        tr = self.tr
+        tangents = [stand_in(tr, self.name, one) for one in self.tensors]
+        kept = [stand_in(tr, self.name, one.tensor) for one in traced.kept]
+        builder, last = tangents[0].ref.builder, last_node(tangents[0].ref.builder)
+        left = iter(tangents)
+        passed = [next(left) if isinstance(one, TensorValue) else tr.constant(None) for one in self.given]
+        with _differentiated(tr, f"the jvp of {self.name}", autocast=True):
+            ctx = context_of(tr, traced, kept, "saved_for_forward")
+            found = tr.call(self.cls.getattr_(tr, "jvp"), (ctx, *passed), {})
+        results = found.unpack(tr) if isinstance(found, TupleValue) else [found]
+        if len(results) != len(traced.outputs) or not all(isinstance(one, TensorValue) for one in results):
+            raise GraphBreak(CUSTOM_AUTOGRAD, f"{self.name}.jvp gives {found.describe()}")
+        examples = [one.as_proxy() for one in (*tangents, *kept)]
+        return extract_subgraph(builder, last, examples, [one.as_proxy() for one in results], modes=True)
 
 
 def _may_need(tr: Tracer, arg: TensorValue) -> bool:
     floats = arg.fake.is_floating_point() or arg.fake.is_complex()
-    return arg.fake.requires_grad or (tr.facts.body.backwards > 0 and floats)
-
-
-def _noted(tr: Tracer, ctx: Value, name: str) -> list[TensorValue]:
-    """Return the tensors that `forward` has noted in its context, without None."""
-    found = ctx.getattr_(tr, name).unpack(tr)
-    if not all(isinstance(one, TensorValue) or one.is_none() for one in found):
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} holds other things than tensors")
-    return [one for one in found if isinstance(one, TensorValue)]
-
-
-def _position(name: str, tensor: Value, among: Sequence[Value]) -> int:
-    for index, one in enumerate(among):
-        if one is tensor:
-            return index
-    raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} marks {tensor.describe()}, which is not among the tensors it may mark")
-
-
-def _backward(
-    tr: Tracer, cls: Value, given: Args, traced: _Traced, given_none: Sequence[int], name: str
-) -> tuple[Subgraph, bool]:
-    """Trace `backward` on examples; return its subgraph, and whether it may be differentiated only once."""
-    gradients = [_example(tr, name, one) for one in traced.outputs]
-    kept = [_example(tr, name, one.tensor) for one in traced.kept]
-    builder, last = gradients[0].ref.builder, last_node(gradients[0].ref.builder)
-    method = cls.getattr_(tr, "backward")
-    once = _once_differentiable(tr, method)
-    with _differentiated(tr, f"the backward of {name}"):
-        ctx = _backward_context(tr, traced, kept)
-        passed = _passed(tr, traced, gradients, given_none)
-        found = tr.call(once or method, (ctx, *passed), {})
-    results = found.unpack(tr) if isinstance(found, TupleValue) else [found]
-    wanted = [isinstance(arg, TensorValue) for arg in given]
-    for at, one in enumerate(results):
-        if not (one.is_none() or (isinstance(one, TensorValue) and at < len(wanted) and wanted[at])):
-            raise GraphBreak(CUSTOM_AUTOGRAD, f"{name}.backward gives {one.describe()} for argument {at}")
-    if len(results) < len(wanted):
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name}.backward gives {len(results)} gradients for {len(wanted)} arguments")
-    chosen = [one for one, of_tensor in zip(results, wanted, strict=False) if of_tensor]
-    nodes = [one.as_proxy() if isinstance(one, TensorValue) else None for one in chosen]
-    examples = [one.as_proxy() for one in (*gradients, *kept)]
-    return extract_subgraph(builder, last, examples, nodes, modes=True), once is not None
-
-
-def _example(tr: Tracer, name: str, tensor: TensorValue) -> TensorValue:
-    """Return a tensor like this one, without history; it stands for the tensor in `backward`."""
-    fake = tensor.fake
-    why = why_not_plain(fake) or ("a lazy view" if fake.is_conj() or fake.is_neg() else None)
-    if why is not None or any(map(is_unbacked, fake.shape)):
-        raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} keeps or returns {why or 'a tensor of unbacked size'}")
-    options = {"dtype": tr.constant(fake.dtype), "device": tr.constant(fake.device)}
-    layout = [[tr.constant(one) for one in sizes] for sizes in (fake.shape, fake.stride())]
-    made = tr.call_torch(torch.empty_strided, layout, options)
-    assert isinstance(made, TensorValue)
-    return made
+    return arg.fake.requires_grad or ((tr.facts.body.backwards > 0 or tr.facts.body.level is not None) and floats)
 
 
 def _once_differentiable(tr: Tracer, method: Value) -> Value | None:
@@ -331,30 +347,12 @@ def _once_differentiable(tr: Tracer, method: Value) -> Value | None:
 
 
 @contextmanager
-def _differentiated(tr: Tracer, what: str) -> Iterator[None]:
+def _differentiated(tr: Tracer, what: str, *, autocast: bool) -> Iterator[None]:
     tr.facts.body.backwards += 1
     tr.facts.body.differentiated += 1
     try:
-        with _method(tr, autocast=False), in_body(tr, what):
+        with _method(tr, autocast=autocast), in_body(tr, what):
             yield
     finally:
         tr.facts.body.backwards -= 1
         tr.facts.body.differentiated -= 1
-
-
-def _backward_context(tr: Tracer, traced: _Traced, examples: Sequence[TensorValue]) -> FunctionContextValue:
-    """Return the context of `backward`: needs, saved tensors, and the attributes that `forward` has set."""
-    known = {(id(one.tensor), one.saved): example for one, example in zip(traced.kept, examples, strict=True)}
-    ctx = _context(tr, traced.ctx.getattr_(tr, "needs_input_grad"))
-    saved = traced.ctx.getattr_(tr, "to_save").unpack(tr)
-    ctx.store_own(tr, "saved_tensors", TupleValue([known.get((id(one), True), one) for one in saved]))
-    for name, value in _attributes(tr, traced.ctx).items():
-        ctx.store_own(tr, name, _with_tensors(tr, value, lambda tensor: known[id(tensor), False]))
-    return ctx
-
-
-def _passed(tr: Tracer, traced: _Traced, gradients: Sequence[TensorValue], given_none: Sequence[int]) -> list[Value]:
-    """Return the arguments of `backward`: None for an output that is no tensor, and for those without a gradient."""
-    results = traced.result.unpack(tr) if isinstance(traced.result, TupleValue) else [traced.result]
-    left = iter(tr.constant(None) if at in given_none else one for at, one in enumerate(gradients))
-    return [next(left) if isinstance(one, TensorValue) else tr.constant(None) for one in results]

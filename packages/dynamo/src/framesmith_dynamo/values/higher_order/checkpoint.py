@@ -158,7 +158,7 @@ class _Call:
 @handles(torch.utils.checkpoint.checkpoint)
 def checkpoint(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`checkpoint(function, *args, use_reentrant, context_fn, determinism_check, debug, early_stop, **kwargs)`."""
-    if tr.facts.body.transforms:  # torch rejects hooks on saved tensors there
+    if tr.facts.body.level:  # torch rejects hooks on saved tensors there
         raise GraphBreak(OPTIONS, "it is called under a transform")
     call = _arguments(tr, args, kwargs)
     saves = _policy(tr, call.options["context_fn"]) if call.has_contexts else None

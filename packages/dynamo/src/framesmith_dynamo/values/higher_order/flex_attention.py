@@ -98,7 +98,7 @@ def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _refuse_transforms(tr: Tracer) -> None:
     """Break in the body of a function transform: torch has no rule for the operator there."""
-    if tr.facts.body.transforms:
+    if tr.facts.body.level:
         raise GraphBreak(REFUSED, "a function transform of torch is active")
 
 

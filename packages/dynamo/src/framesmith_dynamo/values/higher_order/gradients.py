@@ -29,7 +29,7 @@ def grad_and_value(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     examples = arguments.examples(tr)
     builder, nodes = examples[0].ref.builder, [one.as_proxy() for one in examples]
     last = last_node(builder)
-    value, others = split_result(tr, arguments.traced(tr, function, examples, keywords), has_aux.bool_(tr))
+    value, others = split_result(tr, arguments.traced(tr, "grad", function, examples, keywords), has_aux.bool_(tr))
     if not isinstance(value, TensorValue) or value.fake.dim() != 0:
         raise GraphBreak(NOT_DIFFERENTIATED, f"it gives {value.describe()}")
     body = extract_subgraph(builder, last, nodes, [one.as_proxy() for one in (value, *others.leaves)])

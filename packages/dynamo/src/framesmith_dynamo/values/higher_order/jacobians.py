@@ -20,6 +20,7 @@ from framesmith_dynamo.values.callables import handles, inlining
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.higher_order.arguments import NOT_DIFFERENTIATED, Arguments, Tree, split_result, tree_of
 from framesmith_dynamo.values.higher_order.subgraphs import recorded_call
+from framesmith_dynamo.values.transform_levels import Kind
 
 handles(unstable.wraps_without_dynamo)(inlining(unstable.wraps_without_dynamo, wraps_without_dynamo))
 
@@ -30,7 +31,7 @@ def vjp(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     function, *given = args
     has_aux = "has_aux" in kwargs and kwargs["has_aux"].bool_(tr)
     arguments = Arguments(tr, given, kwargs.get("argnums", tr.constant(None)))
-    body, outputs, others = _body(tr, function, arguments, has_aux)
+    body, outputs, others = _body(tr, "grad", function, arguments, has_aux)
     settings = len(arguments.tensors), tuple(arguments.positions()), len(outputs.leaves)
     *made, pulling = recorded_call(tr, with_pullback, (body,), settings, arguments.tensors)
     results, rest = made[: len(outputs.leaves)], made[len(outputs.leaves) :]
@@ -39,12 +40,12 @@ def vjp(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([*found, others.again(tr, rest)] if has_aux else found)
 
 
-def _body(tr: Tracer, function: Value, arguments: Arguments, has_aux: bool) -> tuple[Subgraph, Tree, Tree]:
+def _body(tr: Tracer, kind: Kind, function: Value, arguments: Arguments, has_aux: bool) -> tuple[Subgraph, Tree, Tree]:
     """Return the subgraph of a function, its results, and its auxiliary results, which are the last of the subgraph."""
     examples = arguments.examples(tr)
     builder, nodes = examples[0].ref.builder, [one.as_proxy() for one in examples]
     last = last_node(builder)
-    result, others = split_result(tr, arguments.traced(tr, function, examples, {}), has_aux)
+    result, others = split_result(tr, arguments.traced(tr, kind, function, examples, {}), has_aux)
     outputs = tree_of(tr, result)
     if not outputs.leaves or not outputs.are_tensors():
         raise GraphBreak(NOT_DIFFERENTIATED, f"it gives {result.describe()}")
@@ -80,7 +81,7 @@ def jvp(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(NOT_DIFFERENTIATED, "torch takes arguments numbered from the end for constants")
     arguments = Arguments(tr, primals.unpack(tr), argnums)
     changes = _tangents(tr, primals if argnums.is_none() else _chosen(tr, arguments), tangents)
-    body, outputs, others = _body(tr, function, arguments, has_aux)
+    body, outputs, others = _body(tr, "jvp", function, arguments, has_aux)
     count = len(outputs.leaves)
     settings = len(arguments.tensors), tuple(arguments.positions()), count, strict
     made = recorded_call(tr, pushed_forward, (body,), settings, (*arguments.tensors, *changes))

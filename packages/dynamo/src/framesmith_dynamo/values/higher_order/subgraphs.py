@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -12,7 +13,11 @@ from framesmith_dynamo.graph.subgraphs import Subgraph
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
+from framesmith_dynamo.values.transform_levels import Level
 from framesmith_sideeffects import MutationRefused
+
+if TYPE_CHECKING:
+    from torch import fx
 
 BODY_EFFECT = register_break(
     "body-effect",
@@ -36,10 +41,22 @@ ASKS_LEVEL = register_break(
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Batched(Level):
+    """A `vmap`: its size, the node recorded before its body, its batches, their dimensions, and examples of them."""
+
+    size: Value
+    randomness: Value
+    last: fx.Node
+    batches: Sequence[Value]
+    dims: Sequence[int]
+    examples: Sequence[Value]
+
+
 @handles(unstable.maybe_current_level)
 def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """No transform is active around a frame that is compiled."""
-    if tr.facts.body.transforms:
+    if tr.facts.body.level:
         raise GraphBreak(ASKS_LEVEL)
     return tr.constant(None)
 
@@ -56,14 +73,23 @@ def in_body(tr: Tracer, what: str) -> Iterator[None]:
         raise GraphBreak(BODY_RAISES, error.value.describe()) from error
 
 
-def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
-    """Return the result of a function under a transform, for `arguments()`, which returns new containers."""
-    tr.facts.body.transforms += 1
+@contextmanager
+def under(tr: Tracer, level: Level) -> Iterator[None]:
+    """Context manager for tracing a body under a function transform."""
+    body = tr.facts.body
+    before, body.level = body.level, level
     try:
-        with in_body(tr, "a function under a transform"):
-            return tr.call(function, arguments(), kwargs)
+        yield
     finally:
-        tr.facts.body.transforms -= 1
+        body.level = before
+
+
+def traced_body(
+    tr: Tracer, level: Level, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs
+) -> Value:
+    """Return the result of a function under a transform, for `arguments()`, which returns new containers."""
+    with under(tr, level), in_body(tr, "a function under a transform"):
+        return tr.call(function, arguments(), kwargs)
 
 
 def recorded_call(
@@ -74,8 +100,16 @@ def recorded_call(
     operands: Sequence[Value],
 ) -> list[Value]:
     """Record a call of `target` with bodies in the graph, and return its results. It may fail, as the bodies would."""
+    first = *(body.node for body in bodies), *settings
+    return recorded(tr, target, first, bodies, operands)
+
+
+def recorded(
+    tr: Tracer, target: Callable[..., Any], first: Sequence[Any], bodies: Sequence[Subgraph], operands: Sequence[Value]
+) -> list[Value]:
+    """Record a call of `target` with its `first` arguments, in which are the nodes of the bodies."""
     captured = [one for body in bodies for one in body.captured]
-    made = tr.call_torch(target, (*(body.node for body in bodies), *settings, *operands, *captured), {})
+    made = tr.call_torch(target, (*first, *operands, *captured), {})
     [call] = bodies[0].node.users
     effects = effects_of(call)
     for one in (effect for body in bodies for effect in body.effects):

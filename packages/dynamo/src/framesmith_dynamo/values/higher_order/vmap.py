@@ -4,7 +4,7 @@ Note [One example]: the function is traced once, on the first example of each ba
 strides that eager mode's batched tensors report. The recorded nodes are extracted as a subgraph, and one call is
 recorded, `vmapped(graph, ...)`, in which torch applies the operators to whole batches. It is run on fakes at once: an
 operation that torch rejects under vmap raises there, and the graph breaks. Code that would see a difference between a
-batched tensor and an example breaks where it reads it (`tr.facts.body.transforms`).
+batched tensor and an example breaks where it reads it (`tr.facts.body.level`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import new_list
-from framesmith_dynamo.values.higher_order.subgraphs import ASKS_LEVEL, BODY_RAISES, recorded_call, traced_body
+from framesmith_dynamo.values.higher_order.subgraphs import ASKS_LEVEL, BODY_RAISES, Batched, recorded_call, traced_body
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 NO_EXAMPLE = register_break(
@@ -102,7 +102,8 @@ def flat_vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     builder = examples[0].ref.builder
     nodes = [one.as_proxy() for one in examples]
     last = last_node(builder)
-    result = traced_body(tr, function, lambda: _unflattened(tr, operands, spec), kwargs)
+    level = Batched("vmap", tr.facts.body.level, size, randomness, last, batches, batched, examples)
+    result = traced_body(tr, level, function, lambda: _unflattened(tr, operands, spec), kwargs)
     removal = _Removal()
     _unwrapped(tr, result, (out_dims, removal, size, function))
     body = extract_subgraph(builder, last, nodes, [one.as_proxy() for one in removal.found])

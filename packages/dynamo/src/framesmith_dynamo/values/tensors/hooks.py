@@ -94,7 +94,7 @@ def registered(tr: Tracer, tensor: TensorValue, register: Callable[..., Removabl
 def check_hooks(tr: Tracer, tensor: TensorValue, method: Callable[..., Any], *args: Any) -> None:
     """Break where hooks cannot wait for the graph's end; raise torch's error for a tensor that takes none."""
     body = tr.facts.body
-    if body.transforms or body.functions or tensor.fake.is_inference():
+    if body.level or body.functions or tensor.fake.is_inference():
         raise GraphBreak(AUTOGRAD_STATE, f"{method.__name__}() of {tensor.describe()}", before_effects=True)
     if not tensor.fake.requires_grad:
         try:

@@ -85,7 +85,7 @@ class TensorValue(TensorObject):
             raise
 
     def call_method_first(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if tr.facts.body.transforms:
+        if tr.facts.body.level:
             self.check_asked(tr, name)
         special = C_METHODS.get((torch.Tensor, name))
         if _is_misused(name, args, kwargs):
@@ -142,7 +142,7 @@ class TensorValue(TensorObject):
         raise GraphBreak(DATA_DEPENDENT_BRANCH, f"`in` on {self.describe()}")
 
     def bool_(self, tr: Tracer) -> bool:
-        if tr.facts.body.transforms:
+        if tr.facts.body.level:
             raise GraphBreak(ASKED_IN_BODY, f"truth of {self.describe()}")
         if self.fake.numel() > 1:
             tr.raise_(RuntimeError, "Boolean value of Tensor with more than one value is ambiguous")
@@ -230,7 +230,7 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
 @c_method("requires_grad_", torch.Tensor)
 def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
-    if tr.facts.body.transforms or not self.is_same_flag(flag):  # under a transform torch rejects the method
+    if tr.facts.body.level or not self.is_same_flag(flag):  # under a transform torch rejects the method
         raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}", before_effects=True)
     return self
 

@@ -99,7 +99,7 @@ class TensorObject(Value):
     # Reading
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        if tr.facts.body.transforms:
+        if tr.facts.body.level:
             self.check_asked(tr, name)
         if tr.facts.body.reentrant and name in HISTORY and self.source is None and self.fake.requires_grad:
             raise GraphBreak(AUTOGRAD_STATE, f"{name!r} of {self.describe()} in a reentrant checkpoint")
@@ -184,7 +184,7 @@ class TensorObject(Value):
     # Writing
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        if tr.facts.body.transforms:
+        if tr.facts.body.level:
             self.check_asked(tr, name)
         if name == "grad":
             self._set_grad(tr, value)

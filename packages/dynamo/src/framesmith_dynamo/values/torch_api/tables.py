@@ -47,8 +47,8 @@ HIGHER_ORDER = register_break(
 CUSTOM_AUTOGRAD = register_break(
     "autograd-function",
     what="a torch.autograd.Function is applied in a way that a graph does not hold",
-    why="it is applied under torch.vmap or torch.func.grad, its context leaves its methods, or backward returns "
-    "something else than a gradient or None for each argument",
+    why="it is applied under a transform of torch.func without setup_context, its context leaves its methods, or "
+    "backward returns something else than a gradient or None for each argument",
     hint="it runs eagerly between two graphs; see the text of the break",
 )
 CUDA_STATE = register_break(
