@@ -52,7 +52,7 @@ class Body:
 
 def refuse_transforms(tr: Tracer) -> None:
     """Break in the body of a function transform."""
-    if tr.facts.body.transforms:
+    if tr.facts.body.level:
         raise GraphBreak(CONTROL_FLOW, "a function transform of torch is active")
 
 
