@@ -10,7 +10,8 @@ import torch
 from torch._higher_order_ops import associative_scan, scan
 from torch._higher_order_ops import map as mapped
 
-from integration_tests.transforms.transforms import Program, Tensor, plain, run
+from integration_tests.control_flow.steps import by_steps
+from integration_tests.transforms.transforms import Program, Tensor, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -116,3 +117,15 @@ def program(function: Callable[[Tensor], Any], make: Callable[[], Tensor]) -> Pr
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
 def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
     run(program(function, lambda: plain(7, 3)), backend=backend)
+
+
+#: Programs whose gradients eager mode fails to compute.
+FAIL_IN_EAGER = {carried_trees, nested, mapped_trees}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["cpu", "aot_eager"])
+@pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
+def test_training(function: Callable[[Tensor], Any], backend: str, dynamic: bool) -> None:
+    reference = by_steps(function) if function in FAIL_IN_EAGER else None
+    run(program(function, lambda: t(7, 3)), reference, backend=backend, dynamic=dynamic)

@@ -56,13 +56,15 @@ def close(got: Any, want: Any, leaves: list[Tensor]) -> None:
     torch.testing.assert_close(gradients(got, leaves), gradients(want, leaves), rtol=1e-4, atol=1e-5)
 
 
-def run(program: Program, **options: Any) -> None:
+def run(program: Program, reference: Callable[..., Any] | None = None, **options: Any) -> None:
+    """Compare the compiled program with `reference`, or with itself in eager mode."""
     function, calls = program
+    reference = reference or function
     compiled = framesmith.compile(function, fullgraph=True, strict=True, **options)
     for args in [*calls, calls[0]]:
         leaves = [one for one in tree_leaves(args) if torch.is_tensor(one) and one.requires_grad]
         torch.manual_seed(7)
-        want = function(*args)
+        want = reference(*args)
         drawn = torch.rand(1)
         torch.manual_seed(7)
         got = compiled(*args)

@@ -62,6 +62,6 @@ def _stacks(tracer: GraphTracer, steps: Sequence[torch.Tensor], length: Any) -> 
     return [new_tensor(tracer, one, (length, *one.shape), None) for one in steps]
 
 
-def in_strides(tracer: GraphTracer, value: torch.Tensor, stride: Strides) -> torch.Tensor:
+def in_strides(value: torch.Tensor, stride: Strides) -> torch.Tensor:
     """Return a functional tensor with these strides and this value."""
     return functional.wrap(laid_out(functional.current_value(value), stride))
