@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import compiled, graph_of
+from harness import compiled, graph_of, run_both
 
-from framesmith_aten.meta import TANGENT
+from framesmith_aten.meta import HELD, TANGENT
 
 aten = torch.ops.aten
 
@@ -72,6 +72,28 @@ def test_masks_of_dropout_are_saved_as_bools(dtype):
     graph = compiled(graph_of(fn), [x, w])
     types = [node.meta["val"].dtype for node in saved(graph)]
     assert types.count(torch.bool) == 1 and len(types) == 4  # x, w, the matmul, and the mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_mask_divided_by_a_number_is_a_choice(dtype):
+    def fn(x, w):
+        return F.dropout(x * w, 0.3).sin()
+
+    x, w = (leaf.detach().to(dtype).requires_grad_() for leaf in leaves((64, 64), (64, 64)))
+    graph = run_both(graph_of(fn), [x, w])
+    for part in (graph.forward_graph, graph.backward_passes[0].graph):
+        assert aten.div.Scalar not in targets(part)
+        [node] = part.find_nodes(op="call_function", target=aten.where.self)
+        assert node.args[1].args[0] == torch.ones((), dtype=dtype).div(1 - 0.3).item()
+
+
+def test_inputs_that_the_caller_holds_are_marked():
+    graph = compiled(graph_of(lambda x, w: torch.tanh(x @ w).sin() @ w), leaves((8, 8), (8, 8)))
+    [backward] = graph.backward_passes
+    inputs = [node for node in backward.graph.nodes if node.op == "placeholder"]
+    assert len(inputs) == 4 and sum(map(HELD.on, inputs)) == 3  # not what the forward graph computes
+    assert [node.name.startswith(("input", "tangent")) for node in inputs] == [HELD.on(node) for node in inputs]
+    assert all(HELD.on(node) for node in graph.forward_graph.nodes if node.op == "placeholder")
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)

@@ -127,6 +127,8 @@ REENTRANT: Final[Key[bool]] = Key("reentrant")
 PHASE: Final[Key[Phase]] = Key("phase")
 #: Placeholders of backward graphs: a gradient of a result, which is linear in it.
 TANGENT: Final[Key[bool]] = Key("tangent")
+#: Placeholders: others hold the tensor for as long as the graph runs; its last use there frees nothing.
+HELD: Final[Key[bool]] = Key("held")
 #: Joint graphs whose layouts a backend has propagated: the backward pass computes the node although it depends on no
 #: gradient. Nothing of it is saved.
 IN_BACKWARD: Final[Key[bool]] = Key("in_backward")

@@ -31,7 +31,7 @@ from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
 from framesmith_aten.layouts import is_dense
-from framesmith_aten.meta import CHECKPOINT_PATH, IN_BACKWARD, PHASE, READ_AGAIN, REENTRANT
+from framesmith_aten.meta import CHECKPOINT_PATH, HELD, IN_BACKWARD, PHASE, READ_AGAIN, REENTRANT
 from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row
 from framesmith_aten.symbolic import has_symbols, hint_or_guess
 from framesmith_guards.torch_adapter import aten
@@ -403,6 +403,8 @@ def _node_part(
     eager_saved += [Saved(True, index) for index in node.shape.eager_saved.inputs if index not in joint.meta.mutated]
     taken = [locations[value] for value in found if not is_number_node(value)]
     numbers = [locations[value] for value in found if is_number_node(value)]
+    holding = [value for value in found if locations[value].from_input]
+    _mark_held(env[value] for value in (*node.tangents, *joint.late_inputs.values(), *holding))
     known = {*taken}
     watched = [one for one in eager_saved if one not in known]
     stand_ins = dict(_stand_ins(joint, found, locations))
@@ -465,12 +467,19 @@ def forward_graph(
     in_forward = [node for node in joint.graph.nodes if node not in in_backward]
     given = [*joint.slots, *(joint.numbers[at] for at in returned_numbers(joint)), *results]
     env = _copy_needed(joint.graph, forward, joint.inputs, [*given, *joint.written], in_forward)
+    _mark_held(env[node] for node in joint.inputs)
     for index, value in zip(joint.meta.written, joint.written, strict=True):
         write = forward.call_function(aten.copy_.default, (env[joint.inputs[index]], env[value]))
         write.meta = dict(value.meta)
         write.meta["val"] = joint.inputs[index].meta["val"]
     forward.output(tuple(env[node] for node in given))
     return forward
+
+
+def _mark_held(nodes: Iterable[fx.Node]) -> None:
+    """Mark inputs of a graph that its callers hold: parameters, arguments, and the gradients that autograd gives."""
+    for node in nodes:
+        HELD.set(node, True)
 
 
 def _copy_needed(

@@ -157,10 +157,11 @@ class Program:
     graph node's value when the graph runs. `views` has the views that calls return, `bindings` the sources of symbols,
     `numbers` the runtime values that are numbers. `recomputed` are the positions of what a backward pass
     recomputes for checkpoints, in increasing order, each with the number of its stage: computed in another stage, it
-    would be in memory too early, or too long.
+    would be in memory too early, or too long. `held` are inputs whose memory stays after their last use.
     """
 
     inputs: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
     defs: dict[str, Def] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
-from framesmith_aten.meta import CHECKPOINT_PATH, PHASE, TANGENT
+from framesmith_aten.meta import CHECKPOINT_PATH, HELD, PHASE, TANGENT
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
 from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH
@@ -145,6 +145,8 @@ def _number(low: Lowering, node: fx.Node) -> Sym | Number | int | None:
 
 def _placeholder(low: Lowering, node: fx.Node) -> None:
     low.program.inputs.append(node.name)
+    if HELD.on(node):
+        low.program.held.add(node.name)
     _external(low, node)
 
 

@@ -123,7 +123,9 @@ class Planning:
     positions: Positions = field(default_factory=dict)
 
     def inputs(self, plan: Plan) -> dict[str, Layout | None]:
-        return {name: self.program.layouts.get(name) for name in plan.inputs}
+        """Return the inputs, with the layouts of those whose memory may be freed after their last use."""
+        held, layouts = self.program.held, self.program.layouts
+        return {name: None if name in held else layouts.get(name) for name in plan.inputs}
 
 
 def _with_drops(plan: Plan, p: Planning) -> list[Step]:
@@ -146,7 +148,10 @@ def _with_steps(plan: Plan, steps: list[Step]) -> Plan:
 
 #: Passes over a launch list, before anything of it is rendered.
 PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
-    _on_steps("in-place-writes", lambda plan, p: in_place.write_in_place(_allocated_once(plan.steps), p.program)),
+    _on_steps(
+        "in-place-writes",
+        lambda plan, p: in_place.write_in_place(_allocated_once(plan.steps), p.program, p.target.in_order),
+    ),
     _on_steps(
         "copy-kernels", lambda plan, p: in_place.copy_by_kernels(plan.steps, p.program), lambda p: p.target.copy_kernels
     ),
@@ -158,7 +163,9 @@ PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
     ),
     _on_steps(
         "memory-bound-runs",
-        lambda plan, p: memory_bound.split_runs_by_memory(plan.steps, p.inputs(plan), plan.output_names),
+        lambda plan, p: memory_bound.split_runs_by_memory(
+            plan.steps, p.inputs(plan), plan.output_names, p.arenas and p.target.in_order
+        ),
     ),
 )
 #: Passes over a launch list that say where buffers lie and when they die.
@@ -228,7 +235,7 @@ def list_steps(
     nodes = sink_to_uses(grouped.nodes, grouped.program, grouped.stored, calls_made, grouped.items)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
     plan.steps = _steps(replace(grouped, nodes=nodes), target, views)
-    return run_passes(PLAN_PASSES, plan, Planning(grouped.program, target))
+    return run_passes(PLAN_PASSES, plan, Planning(grouped.program, target, native))
 
 
 def _steps(grouped: Grouped, target: Target, views: Mapping[str, bool]) -> list[Step]:

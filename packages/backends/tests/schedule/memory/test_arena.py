@@ -116,3 +116,20 @@ def test_results_lie_where_their_kernel_reads_for_the_last_time() -> None:
     assert arena(lambda x, w: ((y := x @ w) - y.t()) @ w) == 2 * place
     assert arena(lambda x, w: ((y := x @ w) - y.sum(0)).t().contiguous() @ w) == 2 * place + 32 * 4
     assert arena(lambda x, w: torch.relu(y := x @ w) @ w @ y) >= 2 * place
+
+
+def test_a_result_that_lives_on_lies_over_one_of_the_run() -> None:
+    """Sums down its columns are stored behind it; a call reads it later."""
+    inputs = [torch.randn(32, 32), torch.randn(32, 32)]
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x @ w) * w.sin()
+        return y.sum(0), y.cumprod(1)
+
+    gm = trace(function, inputs)
+    for found, wanted in zip(CpuBackend().compile(gm, inputs)(list(inputs)), function(*inputs), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    steps = make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps
+    assert not any(isinstance(step, Run) and step.inner for step in steps)
+    large = [step for step in steps if isinstance(step, Allocate) and step.layout.numel == 32 * 32]
+    assert [step.reuse is None for step in large] == [True, False]

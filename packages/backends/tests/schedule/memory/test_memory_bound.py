@@ -11,6 +11,7 @@ from graphs.tracing import trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from framesmith_aten.meta import HELD
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.memory.memory_bound import TRIFLE, _parts, _peak
@@ -58,10 +59,12 @@ def pass_over(count: int, size: int = 256) -> tuple[Any, list[Tensor]]:
     return function, [torch.randn(size, size) for _ in range(count + 1)]
 
 
-def runs(count: int, size: int) -> list[Run]:
+def runs(count: int, size: int, held: bool = False) -> list[Run]:
     function, inputs = pass_over(count, size)
-    return [step for step in make_plan(lower_graph(trace(function, inputs), CPU).program, CPU, native=True).steps
-            if isinstance(step, Run)]  # fmt: skip
+    gm = trace(function, inputs)
+    for node in gm.graph.find_nodes(op="placeholder") if held else ():
+        HELD.set(node, True)
+    return [step for step in make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps if isinstance(step, Run)]
 
 
 def test_small_runs_stay_whole() -> None:
@@ -71,6 +74,27 @@ def test_small_runs_stay_whole() -> None:
 
 def test_a_tenth_of_a_mebibyte_too_much_is_split() -> None:
     assert len(runs(12, 64)) > 1  # 192 KiB are saved, as much is made
+
+
+def test_inputs_that_others_hold_free_nothing() -> None:
+    assert len(runs(12, 64, held=True)) == 1 < len(runs(12, 64))
+
+
+def test_results_written_over_what_they_read_are_not_there_twice() -> None:
+    """Six matrices are there where one kernel reads three and writes three: three if each is written over another."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        found = x
+        for _ in range(6):
+            gate, value, grad = found @ w, found.t() @ w, found @ w.t()
+            one, two, three = gate.sigmoid() * value, grad * value, grad * gate.sigmoid()
+            found = one @ w + two @ w + three @ w
+        return (found,)
+
+    gm = trace(function, [torch.randn(256, 256), torch.randn(256, 256) / 16])
+    steps = make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps
+    arenas = [step.layout.numel for step in steps if isinstance(step, Allocate) and step.name.endswith(".arena")]
+    assert max(arenas) <= 5 * 256 * 256 * 4
 
 
 def test_memory_of_a_long_run() -> None:

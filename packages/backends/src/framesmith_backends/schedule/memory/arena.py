@@ -7,7 +7,6 @@ only at run time, take dead ones of as many elements instead.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -15,9 +14,8 @@ from typing import Generic, TypeVar
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.symbolic.size import Size
-from framesmith_backends.schedule.memory.in_place import write_over_dead
-from framesmith_backends.schedule.memory.reuse import private_layouts
-from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Inner, Run, Step, made_by, used_by
+from framesmith_backends.schedule.memory.in_place import Overwriting
+from framesmith_backends.schedule.steps import Allocate, Inner, Run, Step
 from framesmith_backends.target import Target
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
@@ -52,28 +50,20 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], target: Target, positi
     in order. On a GPU a buffer takes the place of one of its own type: what launches may be given tensors, which have
     one.
     """
-    named = [(*used_by(step), *(made_by(step) if isinstance(step, CallStep) else ())) for step in steps]
-    seen = Counter(name for names in named for name in names)
-    layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
-    first = {name: at for at, names in reversed([*enumerate(named)]) for name in names}
-    last = {name: at for at, names in enumerate(named) for name in names}
-    known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
-    calls = [step for step in steps if isinstance(step, CallStep) and step.view is None]
-    copied = [used_by(step) for step in steps if isinstance(step, CopyStep)]
-    shown = outputs.union(*(step.call.needs for step in calls), *copied)
+    over = Overwriting(steps, outputs)
+    layouts = over.layouts
     found: list[Step] = []
     gone: set[str] = set()
     for at, step in enumerate(steps):
         if isinstance(step, Run):
-            inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
-            made = {name: layouts[name] for name in step.buffers if name in layouts and first[name] == at}
-            dying = {name: known[name] for name in step.buffers if name in known and last[name] == at}
-            step, renamed = write_over_dead(step, made, dying, shown) if target.in_order else (step, {})
-            gone.update(renamed)
-            heirs = [Allocate(name, known[target], target) for name, target in renamed.items() if name not in dying]
-            known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
+            inner = [name for name in step.buffers if name in layouts and over.seen[name] == 1 and name not in outputs]
+            taken_over, heirs = dict[str, str](), dict[str, str]()
+            if target.in_order:
+                step, taken_over, heirs = over.within(step, at)
+            gone.update(taken_over, heirs)
+            inner = [name for name in inner if name not in taken_over and name not in {*heirs, *heirs.values()}]
             order = positions.get(step.entry, range(len(step.items)))
-            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, order)
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner}, order)
             dtypes = {span.name: layouts[span.name].dtype for span in symbolic} if target.on_gpu else {}
             step = replace(step, shared=tuple(taken(symbolic, dtypes).items()))
             if spans:
@@ -85,7 +75,7 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], target: Target, positi
             away = {one.name for one in step.inner}.union(name for name, _ in step.shared)
             step = replace(step, buffers=tuple(name for name in step.buffers if name not in away))
             gone |= away
-            found += [step, *heirs]
+            found += [step, *(Allocate(name, over.known[place], place) for name, place in heirs.items())]
         else:
             found.append(step)
     return [step for step in found if not (isinstance(step, Allocate) and step.reuse is None and step.name in gone)]

@@ -13,18 +13,32 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from framesmith_aten.operators import is_view
-from framesmith_backends.ir.expr import Load, indirect_parts, loads
+from framesmith_backends.ir.expr import Expr, Load, indirect_parts, loads
 from framesmith_backends.ir.kernel import Kernel, RowPass, Store, params_of, with_numbers
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.schedule.fusion.domains import variables_of
-from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, names_of, run_of
+from framesmith_backends.schedule.memory.reuse import private_layouts
+from framesmith_backends.schedule.steps import (
+    Allocate,
+    CallStep,
+    CopyStep,
+    Run,
+    Step,
+    made_by,
+    names_of,
+    run_of,
+    used_by,
+)
 from framesmith_guards.torch_adapter import aten
 
 
-def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
-    """Return the steps with copies onto inputs done, where possible, by the kernels that compute their source."""
+def write_in_place(steps: Sequence[Step], program: Program, in_order: bool) -> list[Step]:
+    """Return the steps with copies onto inputs done, where possible, by the kernels that compute their source.
+
+    `in_order`: a kernel visits points one after another.
+    """
     last = max((k for k, step in enumerate(steps) if isinstance(step, Run)), default=None)
     if last is None or not all(_cannot_fail(step) for step in steps[last + 1 :]):
         return list(steps)
@@ -33,7 +47,7 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
     if any(kernel.checks for kernel in run.kernels):
         return list(steps)  # a check is looked at when the whole run has ended
     uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
-    items = _Items(run.items)
+    items = _Items(run.items, in_order)
     targets: dict[str, str] = {}
     done: set[int] = set()
     for at, (_, pair) in enumerate(_with_copies_of_buffers(steps, program)):
@@ -106,23 +120,52 @@ def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:
     return with_numbers(Kernel(name, params_of(passes), loops, (), loops[0] if loops else None, passes))
 
 
-def write_over_dead(
+class Overwriting:
+    """The buffers of steps that kernels may write over: in a run, those that no later step uses.
+
+    `known` are the layouts of buffers that no call may alias and nobody sees behind the steps, `shown` the buffers
+    whose shape and strides others see.
+    """
+
+    def __init__(self, steps: Sequence[Step], outputs: set[str]) -> None:
+        named = [(*used_by(step), *(made_by(step) if isinstance(step, CallStep) else ())) for step in steps]
+        self.seen = Counter(name for names in named for name in names)
+        self.layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+        self.known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
+        calls = [step.call.needs for step in steps if isinstance(step, CallStep) and step.view is None]
+        self.shown = outputs.union(*calls, *(used_by(step) for step in steps if isinstance(step, CopyStep)))
+        self._first = {name: at for at, names in reversed([*enumerate(named)]) for name in names}
+        self._last = {name: at for at, names in enumerate(named) for name in names}
+
+    def within(self, run: Run, at: int) -> tuple[Run, dict[str, str], dict[str, str]]:
+        """The run at a position of the steps, with results where its kernels read a buffer for the last time.
+
+        Also the names of those results, and of the buffers, for results that the run alone uses, and for others.
+        """
+        made = {name: self.layouts[name] for name in run.buffers if name in self.layouts and self._first[name] == at}
+        dying = {name: self.known[name] for name in run.buffers if name in self.known and self._last[name] == at}
+        run, found = _write_over_dead(run, made, dying, self.shown)
+        inner = {name: target for name, target in found.items() if name in dying}
+        heirs = {name: target for name, target in found.items() if name not in dying}
+        self.known.update({name: self.known[target] for name, target in heirs.items() if name in self.known})
+        return run, inner, heirs
+
+
+def _write_over_dead(
     run: Run, made: Mapping[str, Layout], dying: Mapping[str, Layout], shown: Collection[str]
 ) -> tuple[Run, dict[str, str]]:
     """The run, with results where their kernel reads a buffer for the last time: their names, and those of the buffers.
 
-    Nobody sees the buffers `made` before the run, nor those `dying` after it. What lives on takes the memory of what is
-    there before; of what is `shown`, others see the shape and strides.
+    Nobody sees the buffers `made` before the run, nor those `dying` after it.
     """
-    items = _Items(run.items)
+    items = _Items(run.items, in_order=True)
     layouts, found = dict(dying), dict[str, str]()
 
     def fits(source: str, target: str) -> bool:
         layout, place = made[source], layouts[target]
-        if source in dying:
+        if source in dying or source not in shown:
             return (layout.numel, layout.dtype) == (place.numel, place.dtype)
-        is_same = layout == place if source in shown else (layout.numel, layout.dtype) == (place.numel, place.dtype)
-        return is_same and target not in made
+        return layout == place
 
     for at, item in enumerate(run.items):
         if not isinstance(item, Kernel):
@@ -156,10 +199,11 @@ def _copy(step: Step) -> tuple[str, str] | None:
 
 
 class _Items:
-    """The kernels and matmuls of a run, and which of them name a buffer."""
+    """The kernels and matmuls of a run, and which of them name a buffer; `in_order`: see `write_in_place`."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[Item], in_order: bool) -> None:
         self.items = list(items)
+        self.in_order = in_order
         self.naming: dict[str, list[int]] = {}
         for k, item in enumerate(items):
             for name in names_of(item):
@@ -169,7 +213,8 @@ class _Items:
         """Whether the kernel that makes `source` may write it to `target` instead.
 
         Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes: at the
-        same element, in the last of its passes, or in one before, which is done with these elements by then.
+        same element, in the pass that writes or in one before, which is done with these elements by then. Where threads
+        read an element more than once, at any time, the pass that writes must be the last one, which reduces nothing.
         """
         at = next((k for k in self.naming.get(source, ()) if source in names_of(self.items[k], written=True)), None)
         if at is None or any(k > at for k in self.naming.get(target, ())):
@@ -177,14 +222,17 @@ class _Items:
         kernel = self.items[at]
         if not isinstance(kernel, Kernel) or target in names_of(kernel, written=True):
             return False
-        stores = kernel.stores
-        values = [value for one in kernel.passes for value in one.values]
-        values += indirect_parts(*(store.index for store in stores))
-        written = [store.index for store in stores if store.buffer == source]
-        last = [store.index for store in kernel.passes[-1].stores if store.buffer == source]
-        read = [load for load in loads(*values) if load.source in (source, target)]
-        alone = written == last and len(last) == 1
-        return not read or (alone and all(load.index == (last[0],) for load in read))
+        [place, *others] = [store.index for store in kernel.stores if store.buffer == source]
+        writing = [k for k, one in enumerate(kernel.passes) if any(store.buffer == source for store in one.stores)]
+        indices = indirect_parts(*(store.index for store in kernel.stores))
+        read = [load for load in _loads_of(kernel.passes, indices) if load.source in (source, target)]
+        if not read:
+            return True
+        behind = _loads_of(kernel.passes[writing[0] + 1 :]) if writing else read
+        if others or not writing or any(load.source in (source, target) for load in behind):
+            return False
+        is_early = not self.in_order and writing[0] != len(kernel.passes) - 1
+        return not is_early and all(load.index == (place,) for load in read)
 
     def rename(self, source: str, target: str) -> None:
         """Call the buffer `source` by the name `target`, too, which others may name already."""
@@ -192,3 +240,7 @@ class _Items:
         for k in changed:
             self.items[k] = self.items[k].on({source: target})
         self.naming[target] = sorted({*self.naming.get(target, ()), *changed})
+
+
+def _loads_of(passes: Sequence[RowPass], others: Sequence[Expr] = ()) -> list[Load]:
+    return loads(*(value for one in passes for value in one.values), *others)

@@ -2,7 +2,8 @@
 
 A run is handed all its buffers at once: what it writes is there from its first kernel on, what it reads for the last
 time until it ends. Where the memory alive comes to exceed what running item by item would need, a run is cut into as
-few parts as do not; each costs a microsecond or two. Symbolic sizes count by their hints.
+few parts as do not; each costs a microsecond or two. Results of kernels that are to be written over what these read
+count as that. Symbolic sizes count by their hints.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.program import Layout
+from framesmith_backends.schedule.memory.in_place import Overwriting
 from framesmith_backends.schedule.memory.reuse import Life, bytes_alive, bytes_made, layout_bytes
 from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, made_by, run_of, used_by
 
@@ -19,9 +21,14 @@ from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run
 SHARE, TRIFLE, MOST_TRIFLE = 0.005, 3 << 15, 1 << 18
 
 
-def split_runs_by_memory(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:
-    """Return the steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
-    lives, ticks = _lives(steps, inputs, kept)
+def split_runs_by_memory(
+    steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str], overwriting: bool
+) -> list[Step]:
+    """Return the steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet.
+
+    `overwriting`: kernels write over what they read for the last time (see `Overwriting`).
+    """
+    lives, ticks = _lives(steps, inputs, kept, _overwritten(steps, kept) if overwriting else {})
     least = max(bytes_alive(lives, 0, ticks), default=0)
     allowed = int(least * (1 + SHARE)) + min(max(TRIFLE, least // 16), MOST_TRIFLE)
     found: list[Step] = []
@@ -52,9 +59,21 @@ def _uses(step: Step) -> list[list[str]]:
     return [[*used_by(step), *made_by(step)]] if isinstance(step, (CallStep, CopyStep)) else []
 
 
-def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> tuple[list[Life], int]:
-    """Return the lives of buffers, and the number of ticks. A view keeps its base alive."""
-    owner: dict[str, str] = {}
+def _overwritten(steps: Sequence[Step], kept: set[str]) -> dict[str, str]:
+    """Return the results that kernels write over other buffers, each with the first buffer at its place."""
+    over, found = Overwriting(steps, kept), dict[str, str]()
+    for at, step in enumerate(steps):
+        if isinstance(step, Run):
+            _, inner, heirs = over.within(step, at)
+            found |= {name: found.get(place, place) for name, place in (*inner.items(), *heirs.items())}
+    return found
+
+
+def _lives(
+    steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str], over: Mapping[str, str]
+) -> tuple[list[Life], int]:
+    """Return the lives of buffers, and the number of ticks. A view keeps its base alive, a result what it is over."""
+    owner = dict(over)
     lives = {name: Life(0 if layout is None else layout_bytes(layout), 0, 0) for name, layout in inputs.items()}
     made = {step.name: layout_bytes(step.layout) for step in steps if isinstance(step, Allocate)}
     tick = 0

@@ -38,6 +38,7 @@ def sink_to_uses(
         for name in names:
             readers.setdefault(name, []).append(number)
     kept = {name for name in program.outputs if isinstance(name, str)}
+    staying = kept | program.held
     effects = [node for node in nodes if not isinstance(node, Group) and node.call.effect]
     ends = [0, *accumulate(not isinstance(node, Group) and node.call.name in ending for node in nodes)]
     place = {node.number: (at, 1, at) for at, node in enumerate(nodes)}
@@ -51,7 +52,7 @@ def sink_to_uses(
         first = min((place[number] for number in needing), default=place[node.number])
         if first[0] <= at + 1:
             continue
-        freed = (name for name in reads[node.number] if name not in kept)
+        freed = (name for name in reads[node.number] if name not in staying)
         freed = (name for name in freed if max(place[number] for number in readers[name]) < first)
         more = TRIFLE if ends[first[0]] > ends[at] else 1
         if _bytes(made, program) >= _bytes(freed, program) + more:
