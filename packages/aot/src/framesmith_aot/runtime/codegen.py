@@ -205,6 +205,8 @@ def view_statements(
             base, steps = part, rest
             done.update(() if rest else (part,))
     view = _view_text(text, base, steps)
+    if output.leaf:
+        view = f"{view}.detach().requires_grad_()"
     if output.history is not None:
         view = f"{text.bind('with_history', with_history)}({view}, {slot_name(output.history)})"
     yield f"{view_name(position)} = {view}"

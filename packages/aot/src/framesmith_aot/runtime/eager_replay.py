@@ -23,6 +23,7 @@ from framesmith_aot.trace.output_groups import (
     stop_at_ends,
 )
 from framesmith_aot.trace.replacements.table import called
+from framesmith_aten.graphs.leaves import new_leaf
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import LOCATION
 
@@ -50,6 +51,8 @@ class EagerReplay(fx.Interpreter):
         self.changed = changed
         self.awaited = {one for one, _ in changed.values()}
         self.before: dict[int | str, torch.Tensor] = {}
+        #: The leaves that the module makes.
+        self.leaves: list[torch.Tensor] = []
 
     def run_node(self, n: fx.Node) -> Any:
         try:
@@ -78,7 +81,10 @@ class EagerReplay(fx.Interpreter):
         return super().get_attr(target, args, kwargs) if at is None else self.inputs[at]
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return called(target, args, kwargs)
+        result = called(target, args, kwargs)
+        if target is new_leaf:
+            self.leaves.append(result)
+        return result
 
 
 def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:

@@ -212,6 +212,7 @@ class SecondOrder:
         replay = EagerReplay(self.module, self.binding.attributes, inputs, made, changed)
         with self.modes.active(states):
             outputs = replay.run(*[inputs[at] for at in self.binding.placeholders])
+        ends.update((edge_of(leaf), End("dropped", at)) for at, leaf in enumerate(replay.leaves))
         slots = {slot: one.origin.find(inputs, outputs) for slot, one in enumerate(self.meta.slots) if one.origin}
         with_history = {slot for node in self.nodes for slot in node.shape.results}
         roots = {slot: tensor for slot, tensor in slots.items() if slot in with_history}

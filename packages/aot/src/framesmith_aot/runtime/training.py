@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.runtime.autograd_node import AutogradNode, Parameter, apply_of, forward_text
 from framesmith_aot.runtime.codegen import (
@@ -34,6 +36,9 @@ from framesmith_aot.trace.metadata import GraphMeta, InputView
 from framesmith_aot.trace.output_groups import End, Hidden, Source
 from framesmith_aot.trace.views import numbers_of_steps
 from framesmith_aten.contract import BoxedFn
+
+#: A leaf for autograd nodes whose gradients are dropped: it gets none.
+_DROPPED = torch.empty((), requires_grad=True)
 
 
 def training_function(
@@ -67,15 +72,21 @@ def training_function(
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
     calls: list[str] = []
+    if meta.has_leaves:  # nodes read them
+        write_calls(text, ["results.extend(graph([*inputs]))"], replace(modes, grad=False))
+        text.bind("graph", run)
+        _write_known_after_graph(writing)
     for index, node in enumerate(nodes):
-        forwards.append(forward_text(None if index else run, node, list(given), modes.unwatched, numbers))
+        forwards.append(
+            forward_text(None if index or meta.has_leaves else run, node, list(given), modes.unwatched, numbers)
+        )
         applied = text.bind(f"node{index}", apply_of(forwards[-1], node, index, len(given), second))
         calls += _node_calls(writing, index, applied, [*given])
-        if index == 0:
+        if index == 0 and not meta.has_leaves:
             calls += [f"{number_name(at)} = results[{position}]" for at, position in numbers.results.items()]
     write_calls(text, calls, replace(modes, unwatched=False))
-    for index in _slots_without_gradients(meta):
-        text.line(f"{slot_name(index)} = results[{index}]")
+    if not meta.has_leaves:
+        _write_slots_without_gradients(text, meta)
     write_mutations(text, meta, writing.inputs, record=modes.record, copied=writing.copied, counted=counted)
     _write_notes(writing)
     write_outputs(text, meta, writing.inputs, record=modes.record, made=writing.made)
@@ -105,6 +116,17 @@ class _Writing:
         return sorted({at for node in self.nodes for at in node.noted})
 
 
+def _write_known_after_graph(writing: _Writing) -> None:
+    for at, position in writing.numbers.results.items():
+        writing.text.line(f"{number_name(at)} = results[{position}]")
+    _write_slots_without_gradients(writing.text, writing.meta)
+
+
+def _write_slots_without_gradients(text: FunctionText, meta: GraphMeta) -> None:
+    for index in _slots_without_gradients(meta):
+        text.line(f"{slot_name(index)} = results[{index}]")
+
+
 def _slots_without_gradients(meta: GraphMeta) -> list[int]:
     return [index for index, slot in enumerate(meta.slots) if not slot.differentiable]
 
@@ -120,7 +142,12 @@ def _given_to_all(writing: _Writing) -> dict[Parameter, str]:
     """Return the names that each node's forward takes after its operands, and the expressions they stand for."""
     text, inputs = writing.text, writing.inputs
     given: dict[Parameter, str] = {"inputs": tuple_text(inputs)}
-    if _slots_without_gradients(writing.meta) or len(writing.nodes) > 1 or writing.numbers.returned:
+    if (
+        writing.meta.has_leaves
+        or _slots_without_gradients(writing.meta)
+        or len(writing.nodes) > 1
+        or writing.numbers.returned
+    ):
         given["results"] = "[]"
     saving = [node.part for node in writing.nodes if node.part.reads]
     if saving and isinstance(writing.second, SecondOrder):
@@ -141,7 +168,7 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
     for source in node.sources:
         yield from _receiving(writing, index, _slot(writing, source))
         if isinstance(source, End) and source.kind == "output":
-            if index == 0:
+            if index == 0 and not writing.meta.has_leaves:
                 _refuse_unknown_numbers(writing, source.position)
             yield from view_statements(writing.text, writing.meta, source.position, writing.inputs, writing.made)
     for end, operand in writing.nodes[index].user_tensors.items():
@@ -203,6 +230,8 @@ def _operand(writing: _Writing, source: Source) -> str:
         return copied or _name(writing.nodes, *source)
     if source.kind == "output":
         return view_name(source.position)
+    if source.kind == "dropped":
+        return writing.text.bind("dropped", _DROPPED)
     return writing.before.get(source.position) or writing.inputs[source.position]
 
 

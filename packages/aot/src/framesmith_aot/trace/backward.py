@@ -32,6 +32,7 @@ from framesmith_aot.trace.output_groups import (
     edge_of,
     edges,
     fitting,
+    is_dropped,
     order_of,
     output_groups,
     stop_at_ends,
@@ -74,6 +75,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
+    ends.update((edge_of(leaf), End("dropped", at)) for at, leaf in enumerate(found.leaves))
     ends.update((edge_of(view), End("output", at)) for at, view in found.views.items())
     bases = {End("output", at): slot for at, slot in found.meta.recorded_views.items() if slot is not None}
     groups = output_groups(roots, ends, bases)
@@ -83,6 +85,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     passing = _BackwardTrace(tracer, groups, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
+    wanted += [functional.leaf_of(leaf) for leaf in found.leaves if ends[edge_of(leaf)].kind == "output"]
     refusals: Refusals = {}
     order: Sequence[int] = range(len(groups))
     with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
@@ -182,7 +185,7 @@ class _BackwardTrace:
         self, roots: Mapping[int, torch.Tensor], seeds: Mapping[int, torch.Tensor], wanted: Sequence[torch.Tensor]
     ) -> None:
         """Run the pass from these slots to the inputs that are `wanted`."""
-        if roots:
+        if roots and wanted:
             given = [seeds[slot] for slot in roots]
             with self._listening(seeds):
                 torch.autograd.grad([*roots.values()], wanted, given, retain_graph=True, allow_unused=True)
@@ -252,7 +255,7 @@ class _BackwardTrace:
         group = self.groups[index]
         for edge, grad in _given(node, grads):
             target = self.ends.get(edge, edge)
-            if target in group.into or edge in group.out:
+            if (target in group.into and not is_dropped(target)) or edge in group.out:
                 self._note(index, target, grad)
 
     def _note(self, index: int, target: End | GradientEdge, grad: torch.Tensor) -> None:

@@ -58,13 +58,17 @@ class InputPair:
 
 @dataclass(frozen=True)
 class Collected:
-    """`meta`, the wrappers of slots and of recorded views, the final values (fake tensors) of written inputs."""
+    """`meta`, the wrappers of slots and of recorded views, the final values (fake tensors) of written inputs.
+
+    `leaves`: see `Ran`.
+    """
 
     meta: GraphMeta
     slots: list[torch.Tensor]
     written: list[torch.Tensor]
     views: dict[int, torch.Tensor]
     numbers: ScalarOutputs
+    leaves: Sequence[torch.Tensor]
 
 
 def collect(
@@ -79,12 +83,13 @@ def collect(
     outputs = ran.outputs
     slots = _Slots(tracer)
     mutations = {at: _mutation(at, pair, slots, keep_input_mutations) for at, pair in _tensors(inputs)}
-    roles = _roles(inputs, outputs, ran.histories, slots)
+    roles = _roles(inputs, ran, slots)
     metas = tuple(_input_meta(pair, mutations.get(at), ran.writers) for at, pair in enumerate(inputs))
     late = {at for at, one in enumerate(metas) if one.copy is not None and (one.copy.no_grad or not one.versioned)}
     views = {at: outputs[at] for at, role in enumerate(roles) if _is_recorded_view(outputs[at], role, late)}
     for at in views:
-        roles[at] = _over_another(roles[at], at, views, slots)
+        if not roles[at].leaf:
+            roles[at] = _over_another(roles[at], at, views, slots)
     origins = _origins(inputs, outputs)
     origins.update((id(history), Origin("output", at)) for at, history in ran.histories.items())
     meta = GraphMeta(
@@ -97,7 +102,7 @@ def collect(
         grad_mode_after=grad_mode_after,
     )
     values = [functional.current_value(inputs[at].run) for at in meta.written]
-    return Collected(meta, slots.wrappers, values, views, slots.numbers)
+    return Collected(meta, slots.wrappers, values, views, slots.numbers, ran.leaves)
 
 
 def _input_meta(pair: InputPair, mutation: CopyBack | bool | None, writers: Mapping[int, str]) -> InputMeta:
@@ -228,17 +233,19 @@ def _mutation(index: int, pair: InputPair, slots: _Slots, keep: bool) -> CopyBac
     return CopyBack(index, slots.add(final), hidden)
 
 
-def _roles(
-    inputs: Sequence[InputPair], outputs: Sequence[Any], histories: Mapping[int, torch.Tensor], slots: _Slots
-) -> list[Output]:
+def _roles(inputs: Sequence[InputPair], ran: Ran, slots: _Slots) -> list[Any]:
+    outputs, histories = ran.outputs, ran.histories
     owners = {storage_id(pair.run): index for index, pair in _tensors(inputs)}
+    leaves = _leaf_outputs(ran, owners)
     objects = {id(pair.run): index for index, pair in _tensors(inputs)}
     groups: dict[int, list[torch.Tensor]] = {}
     for position, value in enumerate(outputs):
-        if functional.is_functional(value) and storage_id(value) not in owners and position not in histories:
+        if not functional.is_functional(value) or position in histories:
+            continue
+        if storage_id(value) not in owners and leaves.position(value) is None:
             groups.setdefault(storage_id(value), []).append(value)
     bases = {storage: _common_base(group, slots) for storage, group in groups.items()}
-    roles: list[Output] = []
+    roles: list[Any] = []
     seen: dict[int, int] = {}
     for position, value in enumerate(outputs):
         if is_symbolic(value):
@@ -250,6 +257,8 @@ def _roles(
             roles.append(Repeat(seen[id(value)]))
         elif id(value) in objects:
             roles.append(SameInput(objects[id(value)]))
+        elif (leaf := leaves.position(value)) is not None:
+            roles.append(_leaf(position, leaf, outputs, inputs, owners, slots))
         elif position in histories:
             roles.append(_view_by_function(position, value, histories[position], inputs, owners, bases, slots))
         elif (owner := owners.get(storage_id(value))) is not None:
@@ -260,6 +269,58 @@ def _roles(
                 raise AotUnsupported("leaf-output", f"output {position}", why)
             roles.append(_slot(value, *bases[storage_id(value)], slots))
     return roles
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """The outputs that are leaves made by the graph, by `id`, and by the storage if that is no input's."""
+
+    by_id: Mapping[int, int]
+    by_storage: Mapping[int, int]
+
+    def position(self, value: torch.Tensor) -> int | None:
+        """Return the position of the leaf that an output is, or is a view of."""
+        found = self.by_id.get(id(value))
+        if found is None and value._base is not None:
+            found = self.by_id.get(id(value._base))
+        return self.by_storage.get(storage_id(value)) if found is None else found
+
+
+def _leaf_outputs(ran: Ran, owners: Mapping[int, int]) -> _Leaves:
+    made = {id(leaf) for leaf in ran.leaves}
+    found = {at: value for at, value in enumerate(ran.outputs) if id(value) in made}
+    first = {id(value): at for at, value in reversed(found.items())}
+    of_storages = {storage_id(value): at for at, value in reversed(found.items()) if storage_id(value) not in owners}
+    if len(of_storages) < sum(storage_id(ran.outputs[at]) not in owners for at in first.values()):
+        raise AotUnsupported("aliased-outputs", "leaves that share memory", "one of them would be made of the other")
+    return _Leaves(first, of_storages)
+
+
+def _leaf(
+    position: int,
+    leaf: int,
+    outputs: Sequence[Any],
+    inputs: Sequence[InputPair],
+    owners: Mapping[int, int],
+    slots: _Slots,
+) -> InputView | SlotView:
+    """Return the role of a leaf that the graph makes, or of an output that shares its memory."""
+    value, made = outputs[position], outputs[leaf]
+    owner = owners.get(storage_id(value))
+    if value is made and owner is None:
+        return SlotView(slots.add(functional.wrap(functional.current_value(made))), (), no_grad=False, leaf=True)
+    if value is made:
+        assert owner is not None
+        base = inputs[owner].run
+        steps = slots.steps(value, base) or slots.with_numbers(_restrided(value, base, f"a leaf over input {owner}"))
+        return InputView(owner, steps or (), no_grad=False, leaf=True)
+    way = slots.steps(value, made)
+    if way is None:
+        way = slots.with_numbers(_restrided(value, made, f"output {position}, which shares memory with a leaf")) or ()
+    steps, no_grad = _replayed(value, made, way)
+    if owner is not None:
+        return InputView(owner, steps, no_grad, over=leaf)
+    return SlotView(slots.add(functional.wrap(functional.current_value(made))), steps, no_grad, over=leaf)
 
 
 def _constant(value: Any, position: int) -> Constant:

@@ -75,6 +75,36 @@ class _WithHistory(torch.autograd.Function):
 _with_history: Callable[..., torch.Tensor] = _WithHistory.apply
 
 
+class _OfLeaf(torch.autograd.Function):
+    """Gives a tensor without history that of a leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, held: Sequence[torch.Tensor]) -> torch.Tensor:
+        return held[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+def new_leaf(wrapper: torch.Tensor) -> torch.Tensor:
+    """Return an alias of the wrapper that stands for a leaf; like an input with a history, it may be changed in place.
+
+    The gradient edge of the alias leads to the tensor of `leaf_of`.
+    """
+    with torch.enable_grad():
+        alias = wrapper.detach()
+        found: torch.Tensor = _OfLeaf.apply(wrap(current_value(alias)).requires_grad_(), (alias,))  # type: ignore[no-untyped-call]
+    return found
+
+
+def leaf_of(alias: torch.Tensor) -> torch.Tensor:
+    """Return the tensor whose gradient is that of a result of `new_leaf`."""
+    node: Any = alias.grad_fn
+    leaf: torch.Tensor = node.next_functions[0][0].variable
+    return leaf
+
+
 def current_value(wrapper: torch.Tensor) -> torch.Tensor:
     """Return the fake tensor with the wrapper's present value, pending mutations applied."""
     if not _api._is_functional_tensor(wrapper):

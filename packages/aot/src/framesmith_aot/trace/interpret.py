@@ -22,6 +22,7 @@ from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.checks.ignored_warnings import without_warnings
 from framesmith_aten.checks.overlaps import Overlaps
 from framesmith_aten.graphs.control_flow import BODIES
+from framesmith_aten.graphs.leaves import new_leaf
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import share_storage, storage_id
@@ -48,16 +49,18 @@ REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of a graph: its flat outputs, the names of the nodes that made them, `writers` and `histories`.
+    """A run of a graph: its flat outputs, the names of the nodes that made them, `writers`, `histories` and `leaves`.
 
     `histories`: by output that shares memory and that an autograd.Function has led to, a copy with its history.
-    `writers`: the last recorded node that wrote to memory, by `framesmith_aten.layouts.storage_id`.
+    `writers`: the last recorded node that wrote to memory, by `framesmith_aten.layouts.storage_id`. `leaves`: the
+    results of `new_leaf`.
     """
 
     outputs: list[Any]
     makers: list[str]
     writers: Mapping[int, str]
     histories: Mapping[int, torch.Tensor]
+    leaves: Sequence[torch.Tensor]
 
 
 @contextmanager
@@ -94,7 +97,9 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             outputs = _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
             named = [makers.get(id(value), "") for value in outputs]
-            return Ran(outputs, named, writers, _histories([*args, *attributes.values()], outputs))
+            leaves = [env[leaf] for leaf in gm.graph.find_nodes(op="call_function", target=new_leaf)]
+            histories = _histories([*args, *attributes.values()], outputs)
+            return Ran(outputs, named, writers, histories, leaves)
         else:
             before = tracer.undone_by_sums
             with packing(tracer, CHECKPOINT.get(node)):
@@ -209,6 +214,8 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if tensor_methods.concerns_pinning(node.target, kwargs):
         what = f"pinned memory ({op_name(node.target)})"
         raise AotUnsupported("pinned-memory", what, "a graph makes tensors in memory of its own")
+    if node.target is new_leaf:
+        return functional.new_leaf(*args)
     if node.op == "call_method":
         instead = REPLACEMENTS.get(getattr(torch.Tensor, str(node.target), None))
         if instead is not None:

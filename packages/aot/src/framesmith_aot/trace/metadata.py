@@ -36,7 +36,8 @@ class InputView:
     """An output that is a view of input `index`; `no_grad`: replayed in no_grad.
 
     `over`: the output, a view as well, that the steps begin at (None: the input). `history`: the slot whose autograd
-    history the view has (None: that of the steps), where an autograd.Function led to it.
+    history the view has (None: that of the steps), where an autograd.Function led to it. `leaf`: it has no history, and
+    requires gradients.
     """
 
     index: int
@@ -44,6 +45,7 @@ class InputView:
     no_grad: bool
     over: int | None = None
     history: int | None = None
+    leaf: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class SlotView:
     no_grad: bool
     over: int | None = None
     history: int | None = None
+    leaf: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,5 +188,11 @@ class GraphMeta:
 
     @property
     def recorded_views(self) -> dict[int, int | None]:
-        """The recorded views by position among the outputs, and the slots they are views of (see `base_slot`)."""
-        return {at: self.base_slot(at) for at, output in enumerate(self.outputs) if output.recorded}
+        """The recorded views by position among the outputs, and the slots whose gradients lead there, or None."""
+        found = {at: self.base_slot(at) for at, output in enumerate(self.outputs) if output.recorded}
+        return {at: None if slot is None or not self.slots[slot].differentiable else slot for at, slot in found.items()}
+
+    @functools.cached_property
+    def has_leaves(self) -> bool:
+        """Whether some output is a leaf that the call makes."""
+        return any(isinstance(one.role, InputView | SlotView) and one.role.leaf for one in self.outputs)

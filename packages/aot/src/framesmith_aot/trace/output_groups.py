@@ -31,9 +31,12 @@ from framesmith_aten.symbolic import all_equal
 
 
 class End(NamedTuple):
-    """A tensor at which gradients leave the graph: an input, an output that is a view, or one that the user holds."""
+    """A tensor at which gradients leave the graph: an input, an output that is a view, or one that the user holds.
 
-    kind: Literal["input", "output", "user"]
+    Those of a leaf that the graph makes and nobody sees are dropped; it is read by groups that read nothing else.
+    """
+
+    kind: Literal["input", "output", "user", "dropped"]
     position: int
 
 
@@ -169,8 +172,15 @@ def output_groups(
                 group.into.append(source)
     groups = list(found.values())
     for group in groups:
+        seen = [source for source in group.into if not is_dropped(source)]
+        group.into = seen or group.into[:1]
         group.reached = _reached(group, ends)
     return [groups[index] for index in order_of(groups, bases)]
+
+
+def is_dropped(source: End | GradientEdge) -> bool:
+    """Whether gradients that leave there are dropped."""
+    return isinstance(source, End) and source.kind == "dropped"
 
 
 def order_of(
@@ -262,15 +272,14 @@ def reached(tensors: Sequence[torch.Tensor], ends: Collection[GradientEdge]) -> 
 def _reached(group: OutputGroup, ends: Ends) -> list[frozenset[int]]:
     """Return, for each position in `into`, the positions among the results whose gradients can go there."""
     found: list[set[int]] = [set() for _ in group.into]
-    inside = set(group.nodes)
     results = [edge for edge, slots in zip(group.out, group.slots, strict=True) for _ in range(max(len(slots), 1))]
     for position, out in enumerate(results):
         pending, seen = [out.node], {out.node}
         for node in pending:
             for edge in edges(node):
-                if edge in ends or edge.node not in inside:
-                    found[group.into.index(ends.get(edge, edge))].add(position)
-                elif edge.node not in seen:
+                if (target := ends.get(edge, edge)) in group.into:
+                    found[group.into.index(target)].add(position)
+                elif edge not in ends and edge.node not in seen:
                     seen.add(edge.node)
                     pending.append(edge.node)
     return [frozenset(positions) for positions in found]

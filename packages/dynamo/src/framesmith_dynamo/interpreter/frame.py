@@ -332,6 +332,12 @@ class Frame:
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         return calls.call_torch(self, target, args, kwargs)
 
+    def become(self, tensor: Value, made: Value) -> None:
+        assert isinstance(tensor, TensorValue)
+        assert isinstance(made, TensorValue)
+        tensor.ref = made.ref
+        self.state.tensors[made.ref] = tensor
+
     def emit_state(self, target: Any, *args: Any) -> Any:
         return self.state.builder.emit_state(target, args)
 

@@ -6,6 +6,7 @@ import logging
 import operator
 import threading
 from collections.abc import Mapping, Sequence
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from framesmith_aten.checks.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.checks.rng_order import RNG_ORDER
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import is_defect, is_memory_read
+from framesmith_aten.graphs.leaves import new_leaf
 from framesmith_aten.graphs.transforms import PullBack
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in
@@ -157,8 +159,8 @@ SPARSE = register_break(
 )
 NEW_LEAF = register_break(
     "new-leaf",
-    what="a tensor that requires gradients is made",
-    why="gradients are accumulated in it, and a graph has no leaves but its inputs",
+    what="a tensor that requires gradients is made under a transform, or in a Function",
+    why="gradients are accumulated in it, and the body has no leaves but its inputs",
     hint="make the tensor outside the compiled function",
 )
 LEAF_VIEW = register_break(
@@ -245,6 +247,9 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
     if concerns_pinning(target, graph_kwargs):
         raise GraphBreak(PINNED_MEMORY, _name(target))
+    if graph_kwargs.get("requires_grad") is True and _makes_leaf(frame, target):
+        rest = {name: arg for name, arg in kwargs.items() if name != "requires_grad"}
+        return call_torch(frame, new_leaf, (call_torch(frame, target, args, rest),), {})
     builder = frame.state.builder
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
@@ -275,6 +280,12 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     value = _result_value(frame, result, node)
     builder.check_assumptions()
     return value
+
+
+def _makes_leaf(frame: TracingFrame, target: Any) -> bool:
+    """Whether a call with `requires_grad=True` is of a factory function of torch, where a graph can make leaves."""
+    body = frame.facts.body
+    return isinstance(target, str | BuiltinFunctionType) and not (body.level or body.functions)
 
 
 def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
@@ -337,7 +348,8 @@ def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Valu
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
     if known is None:
-        if fake.requires_grad and fake.is_leaf and not _is_view_without_grad(frame, fake):
+        is_meant = node.target is new_leaf
+        if fake.requires_grad and fake.is_leaf and not is_meant and not _is_view_without_grad(frame, fake):
             raise GraphBreak(NEW_LEAF, _name(node.target))
         cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
         known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)

@@ -115,6 +115,8 @@ class TraceFacts:
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
     #: The storages of fakes with hooks to register after the graph.
     hooked: set[int] = field(default_factory=set)
+    #: Tensors of the trace, by id, that keep their gradients.
+    retains_grad: set[int] = field(default_factory=set)
     #: The autograd nodes of tensors that modules with backward hooks take and return, by the id of the tensor.
     hook_nodes: dict[int, Value] = field(default_factory=dict)
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
@@ -213,6 +215,9 @@ class Tracer(Protocol):
         `name` is that of the function in `framesmith_guards.kinds.shapes.EXACT`. None where the function raises for the
         numbers of this call, or returns no number: then the numbers must be specialised.
         """
+
+    def become(self, tensor: Value, made: Value) -> None:
+        """Let a tensor of the trace go on as another, which a call has made for this alone."""
 
     def emit_state(self, target: Any, *args: Any) -> Any:
         """Record a call that changes torch's global state, and make it now.

@@ -44,6 +44,7 @@ TABLES = (
     "framesmith_dynamo.values.modules.python_modules",
     "framesmith_dynamo.values.tensors.construction",
     "framesmith_dynamo.values.tensors.hooks",
+    "framesmith_dynamo.values.tensors.leaves",
     "framesmith_dynamo.values.torch_api.checks",
     "framesmith_dynamo.values.torch_api.functions",
     "framesmith_dynamo.values.torch_api.operators",

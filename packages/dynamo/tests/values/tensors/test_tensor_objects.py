@@ -130,7 +130,7 @@ def test_a_deleted_attribute_is_missing() -> None:
         ("tensor-autograd-state", lambda x: setattr(x, "data", x + 1)),
         ("tensor-autograd-state", lambda x: setattr(x, "grad", torch.ones(1, dtype=x.dtype))),
         ("tensor-attribute", lambda x: setattr(x, "sum", 1)),
-        ("new-leaf", lambda x: torch.ones(1, requires_grad=True)),
+        ("new-leaf", lambda x: torch.vmap(lambda one: torch.ones(1, requires_grad=True) * one)(x)),
     ],
 )
 def test_what_breaks(kind: str, function) -> None:

@@ -309,7 +309,7 @@ REPORTED_BY_OPERATORS = {
         lambda x: torch.bincount(x.long().flatten()),
     ],
     "tensor-storage": [lambda x: x.clone().resize_as_(x), lambda x: torch.resize_as_(x.clone(), x)],
-    "tensor-autograd-state": [lambda x: x.clone().detach_(), lambda x: torch.detach_(x.clone())],
+    "tensor-autograd-state": [lambda x: x.detach_(), lambda x: torch.detach_(x)],
 }
 
 

@@ -113,7 +113,7 @@ def register_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> 
 @c_method("register_post_accumulate_grad_hook", torch.Tensor)
 def register_post_accumulate_grad_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     check_hooks(tr, self, torch.Tensor.register_post_accumulate_grad_hook, print)
-    if self.ref.real is None or not self.ref.real.is_leaf:
+    if not (self.fake if self.ref.real is None else self.ref.real).is_leaf:
         method = torch.Tensor.register_post_accumulate_grad_hook
         raise GraphBreak(AUTOGRAD_STATE, f"{method.__name__}() of {self.describe()}", before_effects=True)
     [hook] = (*args, *kwargs.values())
@@ -126,4 +126,6 @@ def retain_grad(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Va
     if self.ref.real is None or not self.ref.real.is_leaf:
         tr.facts.hooked.add(storage_id(self.fake))
         tr.journal.record_call(torch.Tensor.retain_grad, self)
+        if self.source is None:
+            tr.facts.retains_grad.add(id(self))
     return tr.constant(None)

@@ -227,14 +227,6 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
     return tr.constant(offset + skipped // self.fake.element_size())
 
 
-@c_method("requires_grad_", torch.Tensor)
-def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
-    if tr.facts.body.level or not self.is_same_flag(flag):  # under a transform torch rejects the method
-        raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}", before_effects=True)
-    return self
-
-
 def _item(tr: Tracer, tensor: TensorValue) -> Value:
     """Return the tensor's one item."""
     return item_of(tr, tensor) or tr.call_torch("item", (tensor,), {})

@@ -146,7 +146,7 @@ class TensorObject(Value):
             assert self.source is not None
             assert self.ref.real is not None
             return tr.wrap(self.ref.real.grad, AttrSource(self.source, "grad"))
-        if self._has_no_history():
+        if self._is_made_leaf() or id(self) in tr.facts.retains_grad:
             return tr.constant(None)
         raise GraphBreak(AUTOGRAD_STATE, f"attribute 'grad' of {self.describe()}")
 
@@ -155,9 +155,9 @@ class TensorObject(Value):
         real = self.ref.real
         return self.source is not None and real is not None and real.is_leaf
 
-    def _has_no_history(self) -> bool:
+    def _is_made_leaf(self) -> bool:
         """Whether the trace made the tensor, without autograd history."""
-        return self.source is None and not self.fake.requires_grad
+        return self.source is None and self.fake.is_leaf
 
     def _own_attribute(self, tr: Tracer, name: str) -> Value | None:
         """Return an attribute that a program has set, pending stores included, or None; absence is guarded."""
@@ -188,8 +188,8 @@ class TensorObject(Value):
             self.check_asked(tr, name)
         if name == "grad":
             self._set_grad(tr, value)
-        elif name == "requires_grad" and self.is_same_flag(value):
-            return
+        elif name == "requires_grad" and value.python_type() is bool and value.can_be_constant():
+            self.call_method(tr, "requires_grad_", (value,), {})
         elif hasattr(self.cls, name):
             kind = AUTOGRAD_STATE if name in ("requires_grad", "data") else TENSOR_ATTRIBUTE
             raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
@@ -217,7 +217,7 @@ class TensorObject(Value):
         return value.can_be_constant() and value.as_constant() is self.fake.requires_grad
 
     def _set_grad(self, tr: Tracer, value: Value) -> None:
-        if not (self._is_input_leaf() or self._has_no_history()) or not self._takes_as_grad(value):
+        if not (self._is_input_leaf() or self._is_made_leaf()) or not self._takes_as_grad(value):
             raise GraphBreak(AUTOGRAD_STATE, f"setting 'grad' of {self.describe()}")
         self._track(tr)
         tr.journal.store_attr(self, "grad", value)
