@@ -20,6 +20,7 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_replayable
 from framesmith_aot.runtime.training import training_function
+from framesmith_aot.shared_bodies import trace_shared
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
@@ -92,6 +93,7 @@ def compile_graph(
         lowers,
         training=training,
         keep_input_mutations=keep_input_mutations,
+        trace_shared=trace_shared,
     )
     joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)

@@ -110,6 +110,8 @@ EFFECTS: Final[Key[Effects]] = Key("effects")
 LOCATION: Final[Key[Location]] = Key("location")
 #: Torch-level graphs: the innermost checkpoint that made the call.
 CHECKPOINT: Final[Key[Checkpoint]] = Key("checkpoint")
+#: Torch-level graphs: the number of the call of a nested compile region that made the call.
+REGION: Final[Key[int]] = Key("region")
 #: Torch-level graphs: the call changes a mode of torch (of gradients, of autocast, ...).
 MODE_CHANGE: Final[Key[bool]] = Key("mode")
 #: Placeholders of torch-level graphs: the code behind the graph may write to the tensor.

@@ -21,6 +21,7 @@ from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import JointNode, trace_backward
 from framesmith_aot.trace.checkpoints import mark_readers
 from framesmith_aot.trace.collect import InputPair, collect
+from framesmith_aot.trace.control_flow.shared import TraceShared, share_bodies
 from framesmith_aot.trace.interpret import run_graph
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.numbers import refusing_new_assumptions
@@ -145,14 +146,19 @@ def trace_joint(
     *,
     training: bool,
     keep_input_mutations: bool,
+    trace_shared: TraceShared | None = None,
 ) -> JointGraph:
     """Trace `gm` on the `inputs`, fake tensors and symbolic numbers.
+
+    `trace_shared` traces bodies that calls share; without it they run in place.
 
     `binding`: which of `inputs` each placeholder and each attribute of `gm` is. Raises AotUnsupported, also for errors
     of the graph's own calls.
     """
     tracer = GraphTracer(fake_mode, lowers)
     tracer.rules = rules_for(tracer)
+    if trace_shared is not None:
+        share_bodies(tracer, trace_shared)
     # Torch caches unbacked sizes by tensor (`x.nonzero()`) until this changes. Assumptions of the capture have to be
     # made again here, where they are checked.
     fake_mode.epoch += 1

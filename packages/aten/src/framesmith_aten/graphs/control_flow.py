@@ -122,6 +122,11 @@ def associative_scan(body: Body, count: int, reverse: bool, *operands: Any) -> t
     return tuple(torch.stack(one) for one in zip(*_in_order(found, reverse), strict=True))
 
 
+def invoke_subgraph(body: Body, *operands: Any) -> tuple[torch.Tensor, ...]:
+    """Return the results of a body that several nodes call."""
+    return function_of(body)(*operands)
+
+
 #: The targets of such nodes, and how many of the first arguments are bodies.
 BODIES: dict[Any, int] = {
     cond: 2,
@@ -129,6 +134,7 @@ BODIES: dict[Any, int] = {
     while_loop_with_history: 2,
     scan: 1,
     associative_scan: 1,
+    invoke_subgraph: 1,
 }
 
 

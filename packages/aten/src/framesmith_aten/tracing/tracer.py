@@ -79,6 +79,7 @@ class GraphTracer(LightDispatchMode):
         self.attributes: dict[str, Any] = {}
         #: The number of views through which no write is carried back exactly.
         self.undone_by_sums = 0
+        self._bodies: dict[fx.GraphModule, fx.Node] = {}
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[torch.Tensor] = []
         self.numbers = ScalarNodes(self.graph)
@@ -229,10 +230,13 @@ class GraphTracer(LightDispatchMode):
             self._bind(result, part)
 
     def _held(self, body: fx.GraphModule) -> fx.Node:
-        name = f"_body{len(self.attributes)}"
-        self.attributes[name] = body
-        node = self.graph.create_node("get_attr", name)
-        self._describe(node, body)
+        """Return the node that holds a body, which calls may share."""
+        node = self._bodies.get(body)
+        if node is None:
+            name = f"_body{len(self.attributes)}"
+            self.attributes[name] = body
+            node = self._bodies[body] = self.graph.create_node("get_attr", name)
+            self._describe(node, body)
         return node
 
     def call_number(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:

@@ -22,7 +22,7 @@ from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.layouts import may_overlap, storage_id
-from framesmith_aten.meta import CHECKPOINT, EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, Checkpoint, Effects
+from framesmith_aten.meta import CHECKPOINT, EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, REGION, Checkpoint, Effects
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import op_name
 from framesmith_aten.recording import OperatorLog, effects_of
@@ -31,6 +31,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput, placeholder_name
 from framesmith_dynamo.graph.fx_arguments import fx_arguments
 from framesmith_dynamo.graph.modes import GlobalStateLog
+from framesmith_dynamo.graph.regions import share_regions
 from framesmith_guards import Location, current_location, lines_forgotten
 from framesmith_guards.symbolic_guards import notes_of
 from framesmith_guards.torch_adapter import aten
@@ -176,6 +177,9 @@ class GraphBuilder:
         self.checkpoint: Checkpoint | None = None
         self._checkpoints = 0
         self._recomputed_from: set[int] = set()
+        #: The outermost call of a nested compile region that is being traced, and the count of such calls.
+        self._region: int | None = None
+        self._regions = 0
 
     # Inputs
 
@@ -363,10 +367,25 @@ class GraphBuilder:
         """Note what a checkpoint is recomputed from: a later operation that changes one of these breaks the graph."""
         self._recomputed_from.update(storage_id(fake) for fake in fakes if fake.layout is torch.strided)
 
+    @contextmanager
+    def in_region(self) -> Iterator[None]:
+        """Inside, operations are recorded as those of one call of a nested compile region."""
+        around = self._region
+        if around is None:
+            self._regions += 1
+            self._region = self._regions
+        try:
+            yield
+        finally:
+            self._region = around
+
     def _located(self, node: fx.Node) -> fx.Node:
-        """Return `node` with its location in the user's program attached, and the checkpoint that makes it."""
-        if self.checkpoint is not None and node.op not in ("placeholder", "output"):
-            CHECKPOINT.set(node, self.checkpoint)
+        """Return `node` with its location in the user's program, and the checkpoint and region that make it."""
+        if node.op not in ("placeholder", "output"):
+            if self.checkpoint is not None:
+                CHECKPOINT.set(node, self.checkpoint)
+            if self._region is not None:
+                REGION.set(node, self._region)
         location = current_location()
         if location is not None:
             LOCATION.set(node, location)
@@ -412,6 +431,8 @@ class GraphBuilder:
             self._switch(target, args)
         self._located(self.graph.output(tuple(ref.node for ref in outputs)))
         self.remove_dead_code()
+        if self._regions > 1:
+            share_regions(self.graph, self.bodies)
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not outputs:
             return None
         used = [ref for ref in self.inputs if ref.is_used]

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from framesmith_aot.torch_adapter import unstable
-from framesmith_aot.trace.control_flow import loops
+from framesmith_aot.trace.control_flow import loops, shared
 from framesmith_aot.trace.replacements import derivatives, operators, optimizers, recurrent
+from framesmith_aten.graphs import control_flow
 from framesmith_aten.operators import op_name
 from framesmith_guards.torch_adapter import OpOverload, aten
 
@@ -19,6 +20,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **recurrent.REPLACEMENTS,
     **optimizers.REPLACEMENTS,
     **loops.REPLACEMENTS,
+    control_flow.invoke_subgraph: shared.invoke_subgraph,
     torch.batch_norm: operators.batch_norm,
     F.batch_norm: operators.functional_batch_norm,
     F.one_hot: operators.one_hot,
