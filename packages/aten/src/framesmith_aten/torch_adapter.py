@@ -15,8 +15,8 @@ _FORWARD: Final = "torch.func.jvp and jacfwd in graphs fail to compile"
 _GRADIENTS: Final = "torch._dynamo is imported when torch.func.grad is first compiled"
 
 
-def never(tensor: object) -> bool:
-    """Stands for a question about a kind of tensors that torch no longer has."""
+def never(asked: object) -> bool:
+    """Stands for a question about a kind of tensors, or of operators, that torch no longer has."""
     return False
 
 
@@ -31,6 +31,12 @@ unstable: Final = Needs(
             "torch._C._AutoDispatchBelowAutograd",
             "operators are tried out with autograd's own view of them",
             instead=torch.no_grad,
+        ),
+        need(
+            "torch._library.custom_ops._maybe_get_opdef",
+            "operators of torch.library.custom_op that write where gradients flow break the graph",
+            name="definition_of",
+            instead=never,
         ),
         need("torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen", instead=never),
         need(

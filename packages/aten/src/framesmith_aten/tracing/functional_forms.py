@@ -20,6 +20,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import may_overlap
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import arguments, is_custom, is_mutable, written, written_arguments
+from framesmith_aten.torch_adapter import unstable
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
 #: The namespace of the twins, which are custom operators themselves: nothing is known of what they run.
@@ -43,11 +44,30 @@ def check(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Non
         return
     changed = written(op, args, kwargs)
     tensors = [tensor for value in arguments(op, args, kwargs).values() for tensor in tensors_in(value)]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    # Torch's kernel for autograd of a `torch.library.custom_op` only moves the version counters of what it writes to.
+    plain = all(str(result.type) == "Tensor" for result in op._schema.returns)
+    if recorded and not (plain and unstable.definition_of(op)):
         raise TraceUnsupported("custom-mutation", str(op), "its derivative, or the lack of one, would be lost")
     # Each overlaps itself, once.
     if any(sum(may_overlap(one, tensor) for tensor in tensors) > 1 for one in changed):
         raise TraceUnsupported("custom-mutation", str(op), "it writes to memory that another argument shows")
+
+
+class _WithoutFormula(torch.autograd.Function):
+    """Gives results the history that torch gives those of an operator without a formula for its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, op: OpOverload, results: Sequence[torch.Tensor], *inputs: torch.Tensor) -> Any:
+        ctx.op = op
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise RuntimeError(
+            f"Trying to backward through {ctx.op} but no autograd formula was registered. "
+            "Please use register_autograd to add one."
+        )
 
 
 def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -57,11 +77,16 @@ def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     changed = written(op, args, kwargs)
     counts = tuple(len([*tensors_in(values[name])]) for name in names)
     twin = functional_form(op, counts)
-    results = iter(_results(twin, twin(**values)))
-    own = [next(results) if same is None else values[same] for same in _returned_arguments(op)]
-    for tensor, new in zip(changed, results, strict=True):
-        tensor.copy_(new)
-    return _plain(own)
+    with torch.no_grad():  # where gradients flow, autograd does not record the writes: see `check`
+        results = [*_results(twin, twin(**values))]
+        made = results[: len(results) - len(changed)]
+        for tensor, new in zip(changed, results[len(made) :], strict=True):
+            tensor.copy_(new)
+    inputs = [tensor for tensor in tensors_in(tuple(values.values())) if tensor.requires_grad]
+    if made and inputs and torch.is_grad_enabled():
+        made = [*_WithoutFormula.apply(op, made, *inputs)]  # type: ignore[no-untyped-call]
+    left = iter(made)
+    return _plain([next(left) if same is None else values[same] for same in _returned_arguments(op)])
 
 
 @functools.cache
