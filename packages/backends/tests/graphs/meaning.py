@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import torch
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Expr, Index, Load, transform
+from framesmith_backends.ir.expr import Expr, Index, Load, Recurrence, Ref, transform
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
-from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.kernel import Scan
+from framesmith_backends.ir.ops import REDUCTIONS, STEPS
 from framesmith_backends.ir.program import Def, Layout, Program, updated_place
-from framesmith_backends.ir.spec import Memory, evaluate, grid_of, in_order, raise_unless, run_pass, scanned
+from framesmith_backends.ir.recurrences import with_carried
+from framesmith_backends.ir.spec import Memory, carried, evaluate, grid_of, in_order, raise_unless, run_pass, scanned
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Var
 from framesmith_backends.ir.symbolic.size import Symbol, hint
@@ -51,18 +53,32 @@ def run_program(program: Program, memory: Memory) -> Memory:
     return memory
 
 
+def _stepped(d: Def, body: Recurrence, grid: Mapping[Var, torch.Tensor], memory: Memory) -> torch.Tensor:
+    """The value that a recurrence carries to each point, or its step there."""
+    assert d.scanned is not None
+    steps = [with_carried(step, lambda one: Ref(f"carried.{one.number}", one.dtype)) for step in body.steps]
+    scans = [
+        Scan(f"carried.{k}", STEPS, step, d.reverse, start)
+        for k, (start, step) in enumerate(zip(body.starts, steps, strict=True))
+    ]
+    full = [hint(v.size) for v in d.domain]
+    before = carried(scans, d.scanned, d.domain.index(d.scanned), grid, memory, {}, full)
+    return evaluate(steps[body.which], grid, memory, before) if body.after else before[f"carried.{body.which}"]
+
+
 def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
     if d.updates is not None:
         return _updated(d, program, memory)
     grid = grid_of(d.domain)
-    value = evaluate(_flat_loads(d.body, program), grid, memory, {})
+    body = _flat_loads(d.body, program)
+    value = _stepped(d, body, grid, memory) if isinstance(body, Recurrence) else evaluate(body, grid, memory, {})
     value = value.expand([hint(v.size) for v in d.domain])
     if d.failure is not None:
         raise_unless(value, d.failure)
     if d.reduction is not None:
         dims = tuple(k for k, v in enumerate(d.domain) if v in d.reduced)
         value = REDUCTIONS[d.reduction].meaning(value, dims)
-    if d.scan is not None and d.scanned is not None:
+    if d.scan is not None and d.scanned is not None and not isinstance(body, Recurrence):
         value = scanned(d.scan, value, d.domain.index(d.scanned), d.reverse)
     kept = grid_of(d.kept)
     where = sum(

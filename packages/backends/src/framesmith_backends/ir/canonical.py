@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Ref, children, walk
+from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Recurrence, Ref, children, walk
 from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Scan, Store
 from framesmith_backends.ir.symbolic import index
 
@@ -42,6 +42,8 @@ def form_of(roots: Sequence[Expr], number: Numbering) -> Hashable | None:
             parts.append((Cast, node.dtype, at[node.value]))
         elif isinstance(node, Ref):
             parts.append((Ref, node.dtype, number(node.name)))
+        elif isinstance(node, Recurrence):
+            parts.append((Recurrence, node.which, node.after, len(node.starts), *[at[part] for part in children(node)]))
         elif isinstance(node, Index) and children(node):
             return None
         else:
@@ -70,7 +72,11 @@ def _pass_form(one: RowPass, number: Numbering) -> Hashable:
     """Return the pass without its values, which `kernel_form` has in their order."""
 
     def combined(found: Accumulate | Scan) -> Hashable:
-        return (number(found.name), found.kind, found.reverse if isinstance(found, Scan) else None)
+        return (
+            number(found.name),
+            found.kind,
+            (found.reverse, found.start is None) if isinstance(found, Scan) else None,
+        )
 
     return (
         tuple(_store_form(store, number) for store in one.before),

@@ -121,6 +121,34 @@ class Ref(Value):
 
 
 @interned
+class Carried(Value):
+    """Within a `Recurrence`: the carried value of that number, before the step."""
+
+    number: int
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f"carried.{self.number}"
+
+
+@interned
+class Recurrence(Value):
+    """A value that steps along a scanned variable carry: number `which`, before the step of a point or `after` it.
+
+    Number k begins as `starts[k]`, and each step makes it `steps[k]`, of the values carried so far (`Carried`).
+    """
+
+    starts: tuple[Expr, ...]
+    steps: tuple[Expr, ...]
+    which: int
+    after: bool
+    dtype: str
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+@interned
 class Cast(Value):
     """The value in another type: rounded to a narrower float, compared with 0 to a bool, truncated to an integer."""
 
@@ -150,7 +178,7 @@ class Op(Value):
         return brief(self)
 
 
-Expr = Const | Index | Number | Load | Ref | Cast | Op
+Expr = Const | Index | Number | Load | Ref | Carried | Recurrence | Cast | Op
 
 
 def number(value: bool | int | float | Sym | Number, dtype: str) -> Expr:
@@ -195,10 +223,15 @@ BRIEF_DEPTH = 8
 
 def brief(e: Expr, depth: int = BRIEF_DEPTH) -> str:
     """The expression as one line, with "..." for what lies deeper than `depth`."""
-    if isinstance(e, (Op, Cast)):
-        name = e.name if isinstance(e, Op) else e.dtype
+    if isinstance(e, (Op, Cast, Recurrence)):
+        name = e.name if isinstance(e, Op) else e.dtype if isinstance(e, Cast) else described(e)
         return f"{name}({', '.join(brief(c, depth - 1) if depth else '...' for c in children(e))})"
     return repr(e)
+
+
+def described(e: Recurrence) -> str:
+    """The recurrence without its starts and steps."""
+    return f"{'after' if e.after else 'before'}.{e.which}"
 
 
 def indirect(value: Expr, size: Size) -> Ix:
@@ -223,6 +256,8 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
         return e.args
     if isinstance(e, Cast):
         return (e.value,)
+    if isinstance(e, Recurrence):
+        return (*e.starts, *e.steps)
     if isinstance(e, Load):
         return (*((e.guard,) if e.guard is not None else ()), *indirect_parts(*e.index))
     return indirect_parts(e.ix) if isinstance(e, Index) else ()
@@ -309,6 +344,8 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
         return Op(e.name, *parts)
     if isinstance(e, Cast):
         return Cast(parts[0], e.dtype)
+    if isinstance(e, Recurrence):
+        return Recurrence(parts[: len(e.starts)], parts[len(e.starts) :], e.which, e.after, e.dtype)
     if isinstance(e, Load) and parts:
         guard, values = (None, parts) if e.guard is None else (parts[0], parts[1:])
         return Load(e.source, _with_values(e.index, values), e.dtype, guard)

@@ -88,12 +88,20 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Ref(name) is, at a point of the row loop, `value` combined as `kind` says over all up to it, or from it on."""
+    """Ref(name) is, at a point of the row loop, `value` combined as `kind` says over all up to it, or from it on.
+
+    With a `start`, of kind `STEPS`, it is what is carried to the point: first that, and each point makes it `value`,
+    of what the scans carry to it.
+    """
 
     name: str
     kind: str
     value: Expr
     reverse: bool = False
+    start: Expr | None = None
+
+    def rewritten(self, value: Callable[[Expr], Expr]) -> Scan:
+        return replace(self, value=value(self.value), start=None if self.start is None else value(self.start))
 
 
 Named = TypeVar("Named", Param, Scratch, Accumulate, Scan)
@@ -127,7 +135,8 @@ class RowPass:
         """All that the pass computes."""
         stored = [s.value for s in (*self.before, *self.stores)]
         scanned, combined = (s.value for s in self.scans), (a.value for a in (*self.reductions, *self.columns))
-        return [*stored, *scanned, *combined, *(c.holds for c in self.checks)]
+        starts = (s.start for s in self.scans if s.start is not None)
+        return [*stored, *scanned, *starts, *combined, *(c.holds for c in self.checks)]
 
     def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> RowPass:
         """Return the pass with `value` applied to its values and `store` to its stores."""
@@ -137,7 +146,7 @@ class RowPass:
             tuple(map(store, self.stores)),
             tuple(Check(value(c.holds), c.failure) for c in self.checks),
             tuple(replace(a, value=value(a.value)) for a in self.columns),
-            tuple(replace(s, value=value(s.value)) for s in self.scans),
+            tuple(s.rewritten(value) for s in self.scans),
         )
 
 
@@ -187,6 +196,11 @@ class Kernel:
     @property
     def has_scans(self) -> bool:
         return any(one.scans for one in self.passes)
+
+    @property
+    def steps(self) -> bool:
+        """Whether it carries values along its row: that is gone through point by point, lanes are across."""
+        return any(scan.start is not None for one in self.passes for scan in one.scans)
 
     @property
     def updates(self) -> bool:
@@ -298,10 +312,13 @@ def _indented(lines: Iterable[str], depth: int) -> list[str]:
 
 def _statements(one: RowPass) -> list[str]:
     """Scans, reductions, those down columns, checks and stores, after names for shared expressions."""
-    combined = [s.value for s in one.scans] + [a.value for a in (*one.reductions, *one.columns)]
+    combined = [value for s in one.scans for value in (s.start, s.value) if value is not None]
+    combined += [a.value for a in (*one.reductions, *one.columns)]
     lines, values = named_text(combined + [c.holds for c in one.checks] + [s.value for s in one.stores])
     texts = iter(values)
-    lines += [f"{s.name} = {'reverse ' if s.reverse else ''}{s.kind} scan {next(texts)}" for s in one.scans]
+    for s in one.scans:
+        origin = "" if s.start is None else f" from {next(texts)}:"
+        lines.append(f"{s.name} = {'reverse ' if s.reverse else ''}{s.kind} scan{origin} {next(texts)}")
     lines += [f"{a.name} = {a.kind} {next(texts)}" for a in one.reductions]
     lines += [f"{a.name} = {a.kind} down {next(texts)}" for a in one.columns]
     lines += [f"check {next(texts)} else {c.failure.exception}" for c in one.checks]

@@ -257,6 +257,8 @@ _REDUCTIONS: tuple[ReductionRow, ...] = (
 
 REDUCTIONS: dict[str, ReductionRow] = {row.name: row for row in _REDUCTIONS}
 
+#: The kind of a scan whose steps are expressions of what is carried (`ir.expr.Recurrence`).
+STEPS = "steps"
 #: Rows that may be scanned: combined up to each point.
 SCANS: dict[str, ReductionRow] = {
     **{name: REDUCTIONS[name] for name in ("sum", "prod", "max", "min")},

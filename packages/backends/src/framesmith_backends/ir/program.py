@@ -83,7 +83,8 @@ class Def:
     With `first_half_of` it reduces the parts of that definition, which was split: that one combines them.
 
     With a `scan` it is at each point what the body comes to at all points of the variable `scanned` up to this one,
-    or, in `reverse`, from this one on.
+    or, in `reverse`, from this one on: combined as that row of `ops.SCANS` says, or, of kind `ops.STEPS`, as the body,
+    a `Recurrence`, says itself.
     """
 
     name: str

@@ -13,8 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
-from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Store
+from framesmith_backends.ir.expr import (
+    Carried,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Number,
+    Recurrence,
+    Ref,
+    transform,
+    walk,
+)
+from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Scan, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Var
@@ -78,6 +90,7 @@ def _node(
     if isinstance(node, Load):
         guard = None if node.guard is None else known[node.guard]
         return _load(memory[node.source], evaluate_index(node.index[0], grid, known), guard, node.dtype)
+    assert not isinstance(node, (Carried, Recurrence))  # of definitions, which are computed step by step
     value = OPS[node.name].meaning(*(known[a] for a in node.args))
     assert isinstance(value, torch.Tensor)
     return value
@@ -104,6 +117,29 @@ def scanned(kind: str, value: torch.Tensor, dim: int, reverse: bool) -> torch.Te
     lines = value.unbind(dim)
     found = list(itertools.accumulate(lines[::-1] if reverse else lines, OPS[SCANS[kind].combine].meaning))
     return torch.stack(found[::-1] if reverse else found, dim)
+
+
+def carried(
+    scans: Sequence[Scan], var: Var | None, dim: int, grid: Grid, memory: Memory, refs: Mapping[str, torch.Tensor],
+    full: Sequence[int],
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """The values that scans by steps carry to each point of a variable, along that dimension of the domain `full`."""
+    shape = [size if k != dim else 1 for k, size in enumerate(full)]
+    count = 1 if var is None else hint(var.size)
+    state = {s.name: evaluate(s.start, grid, memory, refs).expand(shape) for s in scans if s.start is not None}
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in state}
+    reverse = any(s.reverse for s in scans)
+    for at in reversed(range(count)) if reverse else range(count):
+        here = dict(grid) if var is None else {**grid, var: torch.full_like(grid[var], at).narrow(dim, 0, 1)}
+        now = {name: _at(value, dim, at) for name, value in refs.items()}
+        for name, value in state.items():
+            found[name].append(value)
+        state = {s.name: evaluate(s.value, here, memory, {**now, **state}).expand(shape) for s in scans}
+    return {name: torch.cat(values[::-1] if reverse else values, dim) for name, values in found.items() if values}
+
+
+def _at(value: torch.Tensor, dim: int, at: int) -> torch.Tensor:
+    return value.narrow(dim, at, 1) if value.dim() > dim and value.shape[dim] > 1 else value
 
 
 def raise_unless(holds: torch.Tensor, failure: Failure) -> None:
@@ -164,7 +200,11 @@ def run_pass(
     for store in one.before:
         _write(store, value_of(store.value), grid, memory, outer)
     row = tuple(range(outer_rank, len(full)))
-    for s in one.scans:
+    stepped = [s for s in one.scans if s.start is not None]
+    if stepped:
+        var = next((v for v, along in grid.items() if along.dim() > outer_rank and along.shape[outer_rank] > 1), None)
+        refs.update(carried(stepped, var, outer_rank, grid, memory, {**refs, **scratch}, full))
+    for s in (s for s in one.scans if s.start is None):
         refs[s.name] = scanned(s.kind, value_of(s.value).expand(full), outer_rank, s.reverse)
     fresh = {}
     for a in one.reductions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from framesmith_backends.ir.expr import Cast, Expr, Load, Op, children, walk
+from framesmith_backends.ir.expr import Cast, Expr, Load, Op, Recurrence, children, described, walk
 
 
 def named_text(roots: Sequence[Expr], prefix: str = "t") -> tuple[list[str], list[str]]:
@@ -32,6 +32,9 @@ def _text(e: Expr, names: dict[Expr, str]) -> str:
         return f"{e.name}({', '.join(_text(a, names) for a in e.args)})"
     if isinstance(e, Cast):
         return f"{e.dtype}({_text(e.value, names)})"
+    if isinstance(e, Recurrence):
+        starts, steps = (", ".join(_text(a, names) for a in part) for part in (e.starts, e.steps))
+        return f"{described(e)} from ({starts}) by ({steps})"
     if isinstance(e, Load) and e.guard is not None:
         return f"{e.source}[{', '.join(map(repr, e.index))}] if {_text(e.guard, names)}"
     return repr(e)

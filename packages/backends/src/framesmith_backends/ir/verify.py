@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
+from framesmith_backends.ir.expr import (
+    Carried,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Recurrence,
+    Ref,
+    children,
+    loads,
+    variables,
+    walk,
+    why_not_op,
+)
 from framesmith_backends.ir.fused.attention import (
     FINITE_TOTAL,
     FULLY_MASKED,
@@ -17,7 +30,7 @@ from framesmith_backends.ir.fused.attention import (
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, TileShape
 from framesmith_backends.ir.kernel import Kernel, RowPass
-from framesmith_backends.ir.ops import REDUCTIONS, SCANS
+from framesmith_backends.ir.ops import REDUCTIONS, SCANS, STEPS
 from framesmith_backends.ir.program import BufferView, Def, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
@@ -61,16 +74,38 @@ def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
         yield "a check that is no plain bool, or that is to be kept"
     if d.reduction is not None and d.reduction not in REDUCTIONS:
         yield f"unknown reduction {d.reduction}"
-    if (d.scan is None) != (d.scanned is None) or (d.scan is not None and d.scan not in SCANS):
+    if (d.scan is None) != (d.scanned is None) or (d.scan is not None and d.scan not in (*SCANS, STEPS)):
         yield f"a scan {d.scan} along {d.scanned}"
     if d.scanned is not None and (d.scanned not in d.axes or d.reduced or d.updates is not None):
         yield f"a scan along {d.scanned}, which is no axis of it, or that is something else besides"
+    yield from _recurrence_problems(d)
     for load in loads(d.body):
         if load.source not in known:
             yield f"{load.source} is read before it is defined"
             return
         yield from _load_problems(load, program)
     yield from _op_problems(d.body)
+
+
+def _recurrence_problems(d: Def) -> Iterable[str]:
+    """A recurrence is the whole body of a scan by steps, begins outside of it, and steps in the types it carries."""
+    if isinstance(d.body, Recurrence) != (d.scan == STEPS):
+        yield f"a recurrence as a scan of kind {d.scan}"
+    if not isinstance(d.body, Recurrence):
+        carried = [node for node in walk(d.body) if isinstance(node, (Carried, Recurrence))]
+        if carried:
+            yield f"{carried[0]!r} is not within a recurrence"
+        return
+    starts, steps = d.body.starts, d.body.steps
+    if d.scanned in frozenset[Var]().union(*map(variables, starts)):
+        yield f"it begins with what changes along {d.scanned}"
+    if len(starts) != len(steps) or any(a.dtype != b.dtype for a, b in zip(starts, steps, strict=False)):
+        yield f"carries {[a.dtype for a in starts]}, and steps to {[b.dtype for b in steps]}"
+    for node in walk(*children(d.body)):
+        if isinstance(node, Recurrence) or (
+            isinstance(node, Carried) and [a.dtype for a in starts][node.number : node.number + 1] != [node.dtype]
+        ):
+            yield f"{node!r} is carried by no step"
 
 
 def _update_problems(d: Def, program: Program) -> Iterable[str]:
@@ -154,10 +189,14 @@ def _pass_problems(
         if check.holds.dtype != "b1":
             yield f"a check of {check.holds.dtype}"
     scanned = [s.name for s in one.scans]
+    stepped = {s.name for s in one.scans if s.start is not None}
+    if any((s.kind == STEPS) != (s.start is not None) for s in one.scans):
+        yield "a scan that steps from nothing"
     combined = (*one.reductions, *one.columns)
     for roots, allowed, known in (
         ([s.value for s in one.before] + [Index(s.index) for s in one.before], outer, done),
-        *(([s.value], everywhere, done.union(scanned[:k])) for k, s in enumerate(one.scans)),
+        *(([s.value], everywhere, done.union(stepped, scanned[:k])) for k, s in enumerate(one.scans)),
+        ([s.start for s in one.scans if s.start is not None], outer, done),
         ([s.value for s in one.stores] + [Index(s.index) for s in one.stores], everywhere, done.union(scanned)),
         ([a.value for a in combined] + [c.holds for c in one.checks], everywhere, done.union(scanned)),
     ):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import fx
 
 from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.cleanup import is_removable
+from framesmith_aten.graphs.control_flow import BODIES, bodies_of
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.meta import CHECKPOINT_PATH, HELD, PHASE, TANGENT
@@ -22,18 +24,19 @@ from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS, emitter
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
-from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions
+from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, steps
 from framesmith_backends.lower.movement import copies, indexing, pooling, resampling, search, views
 from framesmith_backends.lower.numbers import SizeConverter
-from framesmith_backends.lower.registry import RULES, VIEWS
+from framesmith_backends.lower.registry import BODY_RULES, RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
-from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
+from framesmith_backends.lower.tensor import Operand, Shape, Tensor, point, whole
 from framesmith_backends.target import Target
 from framesmith_guards.torch_adapter import OpOverload
 
 # The modules whose import fills the tables.
 RULE_MODULES = (
     pointwise, views, copies, reductions, moments, normalization, losses, pooling, resampling, indexing, search,
+    steps,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
@@ -208,7 +211,7 @@ def _results(node: fx.Node) -> tuple[object, ...]:
 def _lowered(low: Lowering, node: fx.Node) -> str | None:
     """Lower the node by its rule; the reason if it cannot be."""
     key = str(node.target)
-    found = RULES.get(key) or VIEWS.get(key)
+    found = RULES.get(key) or VIEWS.get(key) or BODY_RULES.get(node.target)
     if found is None:
         return "no rule"
     layouts: list[Layout] = []
@@ -227,7 +230,7 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         return "no result and no argument in memory"
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
-        made[0], target=low.target, given=given,
+        made[0], target=low.target, given=given, lower_body=partial(lower_body, low),
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)
@@ -243,6 +246,35 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         low.on_error(f"the operation {node.name} ({key})", error)
         return _undone(low, before, f"its rule failed: {type(error).__name__}: {error}")
     return None
+
+
+def lower_body(low: Lowering, gm: fx.GraphModule, arguments: Sequence[Operand]) -> tuple[Program, list[Tensor]]:
+    """Lower a body of these arguments, with the sizes of the graph around it; return its program and its results.
+
+    Raises:
+        Decline: Something of it is no definition.
+    """
+    inner = Lowering(low.device, low.target, low.on_error, numbers=low.numbers)
+    given = iter(arguments)
+    for position, node in enumerate(gm.graph.nodes):
+        inner.positions[node] = position
+        if node.op == "placeholder":
+            value = next(given)
+            inner.values[node] = None if isinstance(value, float) else value
+            if isinstance(value, Tensor):
+                inner.program.layouts[value.source] = low.program.layouts.get(value.source, NOT_MADE)
+        elif node.op == "call_function":
+            _call(inner, node)
+        elif node.op == "get_attr":
+            raise Decline("a body with a constant")
+        if node.name in inner.notes:
+            raise Decline(f"in its body, {node.name} is a call: {inner.notes[node.name]}")
+    given_back: Any = gm.graph.output_node().args[0]
+    results = [inner.values.get(node) for node in given_back]
+    tensors = [value for value in results if isinstance(value, Tensor)]
+    if len(tensors) < len(results):
+        raise Decline("a body that gives more than tensors")
+    return inner.program, tensors
 
 
 def _is_used(node: fx.Node, at: int) -> bool:
@@ -263,6 +295,8 @@ def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
         raise Decline("a complex number")
 
     def value(arg: fx.Node) -> object:
+        if arg in bodies:
+            return bodies_of(node)[bodies.index(arg)]
         found = low.values.get(arg)
         if isinstance(found, (int, Sym, Number)):
             return found
@@ -272,6 +306,7 @@ def _arguments(low: Lowering, node: fx.Node) -> tuple[Any, Any]:
             raise Decline(f"argument {arg.name} has no elements")
         return found
 
+    bodies = node.args[: BODIES.get(node.target, 0)]
     args, kwargs = fx.map_arg((node.args, node.kwargs), value)  # type: ignore[arg-type]
     return args, kwargs
 

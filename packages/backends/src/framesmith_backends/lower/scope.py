@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 import torch
+from torch import fx
 
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Load, Op, cast, number, variables
-from framesmith_backends.ir.ops import REDUCTIONS, SCANS, ReductionRow
+from framesmith_backends.ir.expr import Carried, Const, Expr, Load, Op, Recurrence, cast, number, variables
+from framesmith_backends.ir.ops import REDUCTIONS, SCANS, STEPS, ReductionRow
 from framesmith_backends.ir.program import Def, Failure, Layout, Program, contiguous_strides, is_dense
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, numel, surely_positive
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axes_of, axis, element, point, whole
 from framesmith_backends.target import Target
+
+#: A body, and the values of its arguments -> the definitions made of these, and its results.
+LowerBody = Callable[[fx.GraphModule, Sequence[Operand]], tuple[Program, list[Tensor]]]
 
 
 class Decline(Exception):
@@ -29,7 +33,7 @@ class Scope:
 
     For one that is not made there is a stand-in, which is on no device; what is computed is on `device`.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
-    where there is none. `defined` are the names of its definitions.
+    where there is none. `defined` are the names of its definitions. `lower_body` lowers a graph that the node calls.
     """
 
     program: Program
@@ -41,6 +45,7 @@ class Scope:
     target: Target
     given: tuple[Layout | None, ...] = ()
     defined: set[str] = field(default_factory=set)
+    lower_body: LowerBody | None = None
 
     @property
     def result(self) -> Layout:
@@ -221,14 +226,23 @@ class Scope:
     def scan(self, kind: str, x: Tensor, dim: int, dtype: str) -> Tensor:
         """At each point `x` as `dtype`, combined along the dimension up to it."""
         _decline_type(SCANS[kind], dtype, "scanned")
-        found = self.elementwise(x.shape, cast(x.at(point(x.shape)), dtype))
+        value = cast(x.at(point(x.shape)), dtype)
         scanned = axes_of(x.shape)[dim] if x.shape else None
-        if scanned is not None:
-            made = self.program.defs[found.source]
-            self.program.defs[found.source] = replace(made, scan=kind, scanned=scanned)
-            if not self.target.scans_rows:
-                self.program.column_scans.add(found.source)
-        return found
+        if scanned is None:
+            return self.elementwise(x.shape, value)
+        if not self.target.scans_rows:
+            row, kind = SCANS[kind], STEPS
+            step = Op(row.combine, Carried(0, dtype), value)
+            value = Recurrence((Const(row.start(dtype), dtype),), (step,), 0, True, dtype)
+        return self.scanned(self.elementwise(x.shape, value), kind, scanned)
+
+    def scanned(self, made: Tensor, kind: str, along: Var, reverse: bool = False) -> Tensor:
+        """The definition of the tensor as a scan along one of its variables."""
+        d = self.program.defs[made.source]
+        self.program.defs[made.source] = replace(d, scan=kind, scanned=along, reverse=reverse)
+        if not self.target.scans_rows:
+            self.program.column_scans.add(made.source)
+        return made
 
 
 def as_stored(value: Expr, dtype: str) -> Expr:

@@ -14,9 +14,12 @@ from case_selection.gpus import with_capabilities
 from case_selection.sweeps import LONG
 from graphs.meaning import flat_memory, run_program
 from graphs.tracing import trace
+from graphs.tracing_scans import Eager, trace_scans
 from interpreter_scripts.run import interpreted
 from ir.test_spec import graph_values, memory_of
+from sample_programs import steps
 from sample_programs.scans import PROGRAMS, Program, back
+from sample_programs.steps import PROGRAMS as STEPS
 
 from framesmith_backends import CpuBackend, CudaBackend
 from framesmith_backends.ir.kernel import Scan
@@ -126,9 +129,9 @@ def test_kernels_of_the_cpu_scan_columns_alone(program: Program) -> None:
     assert any(d.scan for d in lowered.defs.values()) == columns
 
 
-def test_the_renderer_of_the_cpu_refuses_one_line() -> None:
+def test_the_renderer_of_the_cpu_refuses_scans_without_steps() -> None:
     (kernel,) = CUDA.explain(trace(lambda x: x.cumsum(-1), [torch.randn(50)])).plan.kernels
-    with pytest.raises(ValueError, match="scans one line"):
+    with pytest.raises(ValueError, match="a scan without steps"):
         render_kernel(kernel, "scan", host())
 
 
@@ -175,3 +178,35 @@ def test_on_a_real_device(program: Program) -> None:
     for one, other in zip(found, wanted):
         tolerance = 2e-2 if other.dtype.itemsize == 2 or "half" in program.name else 1e-3
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("program", "capability"),
+    with_capabilities(p for p in STEPS if LONG or p.name in ("selective", "positions")),
+    ids=lambda one: getattr(one, "name", None),
+)
+def test_steps_compile_to_cubins(program: steps.Program, capability: int) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("interpreted functions do not compile")
+    from framesmith_backends.launch.cuda.cubins import cubin
+
+    for kernel in CUDA.explain(trace_scans(program.function, program.inputs())).kernels:
+        assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
+
+
+@needs_triton
+def test_interpreted_steps_equal_eager() -> None:
+    assert interpreted("steps").count("ok ") == len(STEPS)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("program", STEPS, ids=lambda p: p.name)
+def test_steps_on_a_real_device(program: steps.Program) -> None:
+    inputs = [x.cuda() for x in program.inputs()]
+    with torch.device("cuda"):
+        wanted = program.function(Eager(), *inputs)
+        found = CUDA.compile(trace_scans(program.function, inputs), inputs)(list(inputs))
+    for one, other in zip(found, wanted, strict=True):
+        tolerance = 2e-2 if other.dtype.itemsize == 2 else 1e-4
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)

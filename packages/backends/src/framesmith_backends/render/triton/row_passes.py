@@ -20,6 +20,8 @@ from framesmith_backends.target import BYTES_IN_TURN
 # Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
 # memory, if a launch gives as much.
 STAGES = 3
+# Steps of a scan that are unrolled, so that what they read is on its way at once.
+UNROLLED_STEPS = 4
 
 
 def write_program(w: Writing) -> None:
@@ -126,11 +128,16 @@ def _pass(w: Writing, one: RowPass) -> None:
     inner = along[-1] if along else None
     held = inner is not None and _is_held(w, inner)
     cells = [_start(w, a) for a in one.reductions]
-    carries = [None if held else _carried(w, s, inner) for s in one.scans]
+    stepping = [(s, _begun(w, s)) for s in one.scans if s.start is not None]
+    scans = [s for s in one.scans if s.start is None]
+    carries = [None if held else _carried(w, s, inner) for s in scans]
     backwards = any(s.reverse for s in one.scans)
     depth = len(w.scopes)
     _open_row(w, backwards=backwards)
-    for carry, s in zip(carries, one.scans, strict=True):
+    w.refs.update((s.name, carry) for s, carry in stepping)
+    w.ref_levels.update((s.name, len(w.scopes) - 1) for s, _ in stepping)
+    after = [(carry, w.fresh(_whole(w, emit(w, s.value)), w.here)) for s, carry in stepping]
+    for carry, s in zip(carries, scans, strict=True):
         if s.name not in w.refs:  # of a row that is held it may be known
             _scan(w, s, carry, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
@@ -144,6 +151,8 @@ def _pass(w: Writing, one: RowPass) -> None:
             emit(w, store.value)
     for store in one.stores:
         emit_store(w, store)
+    for carry, value in after:
+        w.line(f"{carry} = {value}")
     _close_row(w, depth, along)
     if not held:
         for s in one.scans:
@@ -244,7 +253,9 @@ def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> t
     k, along = w.kernel, row_axes(w.kernel, w.tile)
     w.rows = k.row
     for var in (v for v in k.row if all(axis.var is not v for axis in along)):
-        w.open_loop(f"range({w.size(var.size) if part is None else 1})", f"r_{var.name}")
+        count = w.size(var.size) if part is None else "1"
+        over = f"tl.range(0, {count}, 1, loop_unroll_factor={UNROLLED_STEPS})" if k.steps else f"range({count})"
+        w.open_loop(over, f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
         # A loop's number has 32 bits where its end has.
         number = f"{w.size(var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
@@ -311,11 +322,22 @@ def _carried(w: Writing, s: Scan, along: Axis | None) -> str:
     return w.fresh(f"tl.full({shape}, {_start_text(s)}, {DTYPES[s.value.dtype].triton})", w.here)
 
 
+def _begun(w: Writing, s: Scan) -> str:
+    """The value that a scan by steps carries to the first point."""
+    assert s.start is not None
+    dtype = DTYPES[DTYPES[s.value.dtype].compute].triton
+    return w.fresh(f"{_whole(w, emit(w, s.start))}.to({dtype})", w.here)
+
+
+def _whole(w: Writing, value: str) -> str:
+    """The value as one of the tile's shape."""
+    shape = w.tile.shape(w.tile.variables)
+    return value if shape is None else f"tl.broadcast_to({value}, {shape})"
+
+
 def _scan(w: Writing, s: Scan, carry: str | None, along: Axis | None) -> None:
     """Names the scan at the points of the tile; with a `carry` what came before is part of it, and goes on."""
-    value, shape = emit(w, s.value), w.tile.shape(w.tile.variables)
-    if shape is not None:
-        value = f"tl.broadcast_to({value}, {shape})"
+    value = _whole(w, emit(w, s.value))
     if along is None:
         assert carry is not None
         w.line(f"{carry} = {_combined(s, carry, value)}")

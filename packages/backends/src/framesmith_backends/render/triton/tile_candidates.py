@@ -72,7 +72,7 @@ def _tiles(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
         return _of_rows_in_turn(kernel, tile)
     if lane in kernel.row:
         return _of_rows(kernel, tile)
-    return _of_columns(kernel, tile) if kernel.row else _of_points(kernel, tile)
+    return _of_columns(kernel, tile) if kernel.row and not kernel.steps else _of_points(kernel, tile)
 
 
 def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:

@@ -33,6 +33,8 @@ LEAST_HELD = 256
 # Elements that a program computes at once, if rows do not say; of shorter rows it takes several, of few such rows as
 # many as a warp has threads.
 LANE_BLOCK = 1024
+# Lines that a program carries values along.
+STEP_LANES = 128
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
 # Bytes of a tensor that a program reads at once where it takes rows in turn, at most.
@@ -62,6 +64,8 @@ def tile_of(kernel: Kernel) -> Tile:
         return Tile()
     if kernel.down:
         return _of_rows_in_turn(kernel, lane)
+    if kernel.steps:
+        return _of_steps(kernel, lane)
     if lane in kernel.row:
         return _of_rows(kernel, lane)
     return _of_columns(kernel, lane) if kernel.row else _of_points(kernel, lane)
@@ -208,6 +212,16 @@ def _of_columns(kernel: Kernel, lane: Var) -> Tile:
     down = down_of(kernel)
     rows = min(_rows_of_columns(kernel, lane, columns), covering(down.size))
     return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
+
+
+def _of_steps(kernel: Kernel, lane: Var) -> Tile:
+    """Lines side by side, of several loops where the lanes' is short: each is gone through step by step."""
+    block = min(covering(lane.size), STEP_LANES)
+    other = _beside(kernel, (lane,), STEP_LANES // block)
+    if other is None or block == STEP_LANES or isinstance(lane.size, Sym):
+        return Tile((Axis(lane, block),))
+    several = min(STEP_LANES // block, covering(other.size))
+    return Tile((Axis(other, several), Axis(lane, block)), flat=True) if several > 1 else Tile((Axis(lane, block),))
 
 
 def down_of(kernel: Kernel) -> Var:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform, walk
+from framesmith_backends.ir.expr import Expr, Load, Recurrence, Ref, cost, loads, transform, walk
 from framesmith_backends.ir.expr import substitute as substitute_expr
 from framesmith_backends.ir.kernel import (
     Accumulate,
@@ -20,7 +20,9 @@ from framesmith_backends.ir.kernel import (
     params_of,
     with_numbers,
 )
+from framesmith_backends.ir.ops import STEPS
 from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.recurrences import parts, with_carried
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
@@ -39,7 +41,10 @@ MOST_PAGES, PAGE = 1536, 4096
 
 @dataclass(slots=True)
 class Building:
-    """One group being built. `first` is the pass in which a member can be computed (a reduction: accumulated)."""
+    """One group being built. `first` is the pass in which a member can be computed (a reduction: accumulated).
+
+    `carried` has the names of what its scans carry, by recurrences over the loops of the kernel, and their directions.
+    """
 
     program: Program
     group: Group
@@ -52,6 +57,7 @@ class Building:
     down: tuple[Var, ...] = ()
     scratch: dict[str, Scratch] = field(default_factory=dict)
     memo: dict[tuple[str, int], Expr] = field(default_factory=dict)
+    carried: dict[Recurrence, tuple[str, bool]] = field(default_factory=dict)
 
 
 def build_kernel(name: str, program: Program, group: Group, stored: frozenset[str], scratch: bool = True) -> Kernel:
@@ -170,15 +176,39 @@ def _make_pass(b: Building, number: int) -> RowPass:
 
 def _scans(b: Building, values: Sequence[Expr], number: int) -> tuple[Scan, ...]:
     """The scans that the values need, and those that these need, in order."""
-    found: dict[str, Expr] = {}
+    found: dict[str, Scan] = {}
     waiting = list(values)
     while waiting:
         for node in walk(waiting.pop()):
-            if isinstance(node, Ref) and node.name not in found and b.members[node.name].scan is not None:
-                found[node.name] = _expand_body(b, b.members[node.name], number)
-                waiting.append(found[node.name])
-    members = [d for d in b.group.members if d.name in found]
-    return tuple(Scan(d.name, d.scan, found[d.name], d.reverse) for d in members if d.scan is not None)
+            scan = _scan(b, node.name, number) if isinstance(node, Ref) and node.name not in found else None
+            if scan is not None:
+                found[scan.name] = scan
+                waiting.append(scan.value)
+    names = (*(name for name, _ in b.carried.values()), *(d.name for d in b.group.members))
+    return tuple(found[name] for name in names if name in found)
+
+
+def _scan(b: Building, name: str, number: int) -> Scan | None:
+    """The scan of that name in pass `number`; None where it is a reduction."""
+    for one, (carried, reverse) in b.carried.items():
+        if carried == name:
+            start = transform(one.starts[one.which], lambda e: _resolve(b, e, number))
+            return Scan(name, STEPS, _step(b, one, one.which, reverse, number), reverse, start)
+    d = b.members[name]
+    return None if d.scan is None else Scan(name, d.scan, _expand_body(b, d, number), d.reverse)
+
+
+def _step(b: Building, e: Recurrence, which: int, reverse: bool, number: int) -> Expr:
+    """The value that a step makes of what is carried to it."""
+    before = [_carried(b, one, reverse) for one in parts(e)]
+    resolved = transform(e.steps[which], lambda part: _resolve(b, part, number))
+    return with_carried(resolved, lambda one: before[one.number])
+
+
+def _carried(b: Building, one: Recurrence, reverse: bool) -> Ref:
+    """The value that a recurrence carries to a point; equal recurrences are one."""
+    name, _ = b.carried.setdefault(one, (f"carried.{len(b.carried)}", reverse))
+    return Ref(name, one.dtype)
 
 
 def _row_index(b: Building) -> Ix:
@@ -209,7 +239,9 @@ def _expand_member(b: Building, d: Def, number: int) -> Expr:
             return Load(d.name, (_address(b, d),), d.dtype)
         if d.name in b.scratch:
             return Load(b.scratch[d.name].name, (_row_index(b),), d.dtype)
-    return Ref(d.name, d.dtype) if d.scan is not None else _expand_body(b, d, number)
+    if d.scan is not None and d.scan != STEPS:
+        return Ref(d.name, d.dtype)
+    return _expand_body(b, d, number)
 
 
 def _expand_body(b: Building, d: Def, number: int) -> Expr:
@@ -217,7 +249,13 @@ def _expand_body(b: Building, d: Def, number: int) -> Expr:
     found = b.memo.get(key)
     if found is None:
         moved = substitute_expr(d.body, b.where[d.name])
-        found = b.memo[key] = transform(moved, lambda e: _resolve(b, e, number))
+        if not isinstance(moved, Recurrence):
+            found = transform(moved, lambda e: _resolve(b, e, number))
+        elif moved.after:
+            found = _step(b, moved, moved.which, d.reverse, number)
+        else:
+            found = _carried(b, parts(moved)[moved.which], d.reverse)
+        b.memo[key] = found
     return found
 
 

@@ -195,6 +195,8 @@ UNIT, SAME, SCATTERED, STORE_FACTOR = 2, 1, -4, 2
 def choose_lane(kernel: Kernel) -> Var | None:
     """The variable along which most accesses are contiguous; an inner loop in case of doubt."""
     candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if hint(v.size) > 1]
+    if kernel.steps:
+        candidates = [v for v in candidates if v in kernel.outer]
     if kernel.updates:
         stored = [store.index for one in kernel.passes for store in one.stores]
         candidates = [v for v in kernel.outer if all(index.coefficient(_as_known(ix), v) == 1 for ix in stored)]

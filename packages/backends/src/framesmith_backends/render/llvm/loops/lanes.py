@@ -25,7 +25,7 @@ MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
 
 def lanes_of(kernel: Kernel, target: Processor) -> int:
     """Lanes for this kernel: several vectors where the work per point is small or is a sum down columns."""
-    if kernel.lane is None:
+    if kernel.lane is None or kernel.lane.size == 1:
         return 1
     lanes = target.float_lanes
     roots = [value for one in kernel.passes for value in one.values]

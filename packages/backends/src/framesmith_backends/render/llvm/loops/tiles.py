@@ -11,7 +11,7 @@ from functools import partial
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
-from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Store
+from framesmith_backends.ir.kernel import Accumulate, Kernel, RowPass, Scan, Store
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least, surely_positive
@@ -37,15 +37,16 @@ class Tile:
 
 
 def column_scan(kernel: Kernel) -> Kernel:
-    """The kernel with its lanes across the scanned lines, and its row loop in the direction of the scans.
+    """The kernel with its lanes across the scanned lines, if there are several, and its row loop in their direction.
 
     Raises:
-        ValueError: There is no loop across lines.
+        ValueError: A scan combines values without steps, as those of GPUs do.
     """
-    if not kernel.outer:
-        raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans one line")
-    if kernel.lane not in kernel.outer:
-        kernel = replace(kernel, lane=kernel.outer[-1])
+    if any(scan.start is None for one in kernel.passes for scan in one.scans):
+        raise ValueError(f"kernel {kernel.name} has no LLVM form: it has a scan without steps")
+    if kernel.lane is None:
+        line = Var("line", 1)
+        kernel = replace(kernel, outer=(*kernel.outer, line), lane=line)
     if any(scan.reverse for one in kernel.passes for scan in one.scans):
         (row,) = kernel.row
         backwards = index.total(((index.of(row), -1),), row.size - 1)
@@ -63,8 +64,9 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
             continue
         one = _without_invariants(r, tile, one, f"tile.{number}")
         columns = [_running(r, tile, a) for a in one.reductions]
-        scans = [_running(r, tile, Accumulate(s.name, s.kind, s.value), is_scan=True) for s in one.scans]
-        _rows(r, tile, list(r.kernel.row), one, columns, scans)
+        for s in one.scans:
+            _carry(r, tile, s)
+        _rows(r, tile, list(r.kernel.row), one, columns)
         if any(c.total is not None for c in columns):
             _flush(r, tile, columns)
         r.arrays.update({c.spec.name: (c.result, first, c.start.kind) for c in columns})
@@ -131,10 +133,19 @@ def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
     lane_blocks(r, tile.lane, tile.first, tile.last, block)
 
 
-def _running(r: Rendering, tile: Tile, spec: Accumulate, is_scan: bool = False) -> Running:
-    found = running(r, spec, tile.width, tile.first, blocked=not is_scan)
+def _running(r: Rendering, tile: Tile, spec: Accumulate) -> Running:
+    found = running(r, spec, tile.width, tile.first)
     _along(r, tile, lambda: found.reset(r))
     return found
+
+
+def _carry(r: Rendering, tile: Tile, scan: Scan) -> None:
+    """Room for what a scan carries in each lane of the tile, and its start there."""
+    start, kind = scan.start, DTYPES[scan.value.dtype].register
+    assert start is not None  # the others are those of GPUs
+    array = r.room(f"[{tile.width + r.lanes} x {kind}]")
+    _along(r, tile, lambda: put_in_tile(r, array, tile.first, emit(r, start)))
+    r.arrays[scan.name] = (array, tile.first, kind)
 
 
 def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
@@ -142,9 +153,7 @@ def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
         emit_store(r, store)
 
 
-def _rows(
-    r: Rendering, tile: Tile, loops: list[Var], one: RowPass, columns: list[Running], scans: list[Running]
-) -> None:
+def _rows(r: Rendering, tile: Tile, loops: list[Var], one: RowPass, columns: list[Running]) -> None:
     """The row loops from the outside in, the tile's lanes innermost; long sums are flushed after blocks of rows."""
     var, *rest = loops
     end, sure = r.size_of(var.size), surely_positive(var.size)
@@ -152,9 +161,9 @@ def _rows(
 
     def inside() -> None:
         if rest:
-            _rows(r, tile, rest, one, columns, scans)
+            _rows(r, tile, rest, one, columns)
         else:
-            _along(r, tile, lambda: _step(r, one, columns, scans))
+            _along(r, tile, lambda: _step(r, one, columns))
 
     if rest or not blocked or surely_at_least(BLOCK_STEPS, var.size):
         with opened_loop(r, constant(0, "i64"), end, 1, var, sure):
@@ -165,14 +174,18 @@ def _rows(
         _flush(r, tile, columns)
 
 
-def _step(r: Rendering, one: RowPass, columns: list[Running], scans: list[Running]) -> None:
+def _step(r: Rendering, one: RowPass, columns: list[Running]) -> None:
     for c in columns:
         c.step(r)
-    for scan in scans:
-        r.refs[scan.spec.name] = scan.step(r)
+    carried = [(r.arrays[scan.name], emit(r, scan.value)) for scan in one.scans]
     for check in one.checks:
         emit_check(r, check, r.kernel.checks.index(check))
+    if r.kernel.writes_what_it_reads and one.scans:
+        for store in one.stores:
+            emit(r, store.value)
     _stores(r, one.stores)
+    for (array, first, _), value in carried:
+        put_in_tile(r, array, first, value)
 
 
 def _flush(r: Rendering, tile: Tile, columns: list[Running]) -> None:
