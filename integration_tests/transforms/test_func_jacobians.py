@@ -237,7 +237,6 @@ BREAKS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
     "independent, strictly": ("operation-failed", lambda x: jvp(lambda a: x * 2, (x,), (x,), strict=True)),
     "integers": ("operation-failed", lambda x: jacrev(lambda y: y * 2)(x.long())),
     "the last argument, forward": ("function-not-differentiated", jacfwd(lambda a: a.sin(), argnums=-1)),
-    "hessian of each": ("operation-failed", lambda x: vmap(hessian(energy))(x.view(2, 3))),
     "freed": ("operation-failed", freed),
     "a number of data": ("body-reads-number", jacrev(lambda x: x * x.sum().item())),
     "a condition": ("asks-batched-tensor", jacfwd(lambda x: x * 2 if x.sum() > 0 else x * 3)),

@@ -20,6 +20,7 @@ from framesmith_aten.symbolic import (
     is_symbolic,
     is_unbacked,
 )
+from framesmith_aten.torch_adapter import unstable
 from framesmith_guards.torch_adapter import no_dispatch
 
 
@@ -340,3 +341,10 @@ def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         copied.append(made.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
     return copied
+
+
+def sizes_below(tensor: torch.Tensor) -> torch.Size:
+    """Return the sizes of a tensor; of functorch's wrapper around one with a history, those of the tensor in it."""
+    while unstable.is_gradtrackingtensor(tensor):
+        tensor = unstable.get_unwrapped(tensor)
+    return tensor.shape

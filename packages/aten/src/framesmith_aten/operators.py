@@ -65,6 +65,11 @@ def asks_device(op: Any) -> bool:
     return op is torch.ops.prim.device.default
 
 
+def asks_sizes(op: Any) -> bool:
+    """Whether it asks for the sizes of a tensor, which functorch's wrappers of symbolic sizes do by this operator."""
+    return op is torch.ops.aten.size.default
+
+
 def is_random(op: Any) -> bool:
     """Whether the operator may advance a random generator."""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags

@@ -17,13 +17,14 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.fakes.light_torch import LightDispatchMode
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
-from framesmith_aten.layouts import storage_id
+from framesmith_aten.layouts import sizes_below, storage_id
 from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
     asks_device,
+    asks_sizes,
     changes_metadata,
     gives_unknown_value,
     is_composite,
@@ -118,6 +119,8 @@ class OperatorLog(LightDispatchMode):
     ) -> Any:
         if asks_device(func):
             return args[0].device
+        if asks_sizes(func):
+            return [*sizes_below(args[0])]
         self._of_operator = 0
         try:
             return self._noted(func, args, kwargs or {})

@@ -43,6 +43,8 @@ unstable: Final = Needs(
             "torch._C._storage_Use_Count", "launches are not captured, gradients are copied where they could be taken"
         ),
         need("torch._C._functorch.maybe_current_level", "torch.vmap in graphs fails to compile"),
+        need("torch._C._functorch.is_gradtrackingtensor", "torch.func of symbolic sizes fails to compile"),
+        need("torch._C._functorch.get_unwrapped", "torch.func of symbolic sizes fails to compile"),
         need("torch._C._functorch.maybe_get_level", "torch.vmap in graphs fails to compile"),
         need(
             "torch._C._functorch._unwrap_batched",

@@ -173,6 +173,10 @@ def _light_dispatch() -> Callable[..., Any]:
 
     def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         func = _VIEWS.get(func, func)
+        rule = tangents.rule_for(func, args, kwargs or {})
+        if rule is not None:  # before anything remembers it
+            with self:
+                return rule()
 
         def run() -> Any:
             return (wrapped if "torch._dynamo" in sys.modules else plain)(self, func, types, args, kwargs)
@@ -215,7 +219,7 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
     """
     if mode.shape_env is not None and func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
-    rule = packed_numbers.rule_for(func, args, kwargs) or tangents.rule_for(func, args, kwargs)
+    rule = packed_numbers.rule_for(func, args, kwargs)
     if rule is not None:
         with mode:
             return rule()

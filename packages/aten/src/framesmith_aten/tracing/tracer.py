@@ -23,12 +23,13 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
 from framesmith_aten.fakes.light_torch import LightDispatchMode
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, ScalarNodes, insertion_point
-from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
+from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, sizes_below, span
 from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, PHASE, SAVED_IN, Checkpoint, Phase
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
     asks_device,
+    asks_sizes,
     gives_unknown_value,
     is_composite,
     is_view,
@@ -48,6 +49,7 @@ from framesmith_aten.symbolic import (
 from framesmith_aten.table import MayFail
 from framesmith_aten.tracing.decompositions import CORRECTED, Lowers, Rule, decomposition_of, lowers_nothing
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
+from framesmith_aten.tracing.zero_tangents import ZeroTangents
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, aten
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
@@ -85,6 +87,7 @@ class GraphTracer(LightDispatchMode):
         self.numbers = ScalarNodes(self.graph)
         #: Views of symbolic sizes, with their bases.
         self.parts: list[Part] = []
+        self.zeros = ZeroTangents()
         self._unbacked: dict[Any, list[Any]] = {}
         #: Whether an operator is running whose result a policy is asked about.
         self._asking = False
@@ -112,6 +115,8 @@ class GraphTracer(LightDispatchMode):
     ) -> Any:
         if asks_device(func):
             return args[0].device
+        if asks_sizes(func):
+            return [*sizes_below(args[0])]
         kwargs = kwargs or {}
         asked = self._policies()
         if not asked:
@@ -138,6 +143,15 @@ class GraphTracer(LightDispatchMode):
                 SAVED_IN.set(node, numbers)
 
     def _traced(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        instead = self.zeros.instead_of(func, args, kwargs)
+        if instead is not None:
+            with self:
+                return instead()
+        out = self._recorded(func, args, kwargs)
+        self.zeros.note(func, args, out)
+        return out
+
+    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = self.rules.get(func) or decomposition_of(func, self.lowers)
         if rule is not None:
             with self:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.fakes.rules import elementwise, memory_reads, upsampling
+from framesmith_aten.fakes.rules import dropout, elementwise, memory_reads, upsampling
 from framesmith_guards.torch_adapter import DispatchKey, aten, unstable
 
 if TYPE_CHECKING:
@@ -68,6 +68,13 @@ def _keep_operators() -> None:
                 op._dispatch_cache.clear()
     for op in [*memory_reads.composites()]:
         _try_first(op)
+    _add(aten.dropout.default, dropout.KEY, dropout.under_transforms)
+
+
+def _add(op: Any, key: DispatchKey, rule: Callable[..., Any]) -> None:
+    """Give an operator a rule for a dispatch key for which torch has none in Python."""
+    op.py_kernels[key] = _unless_asked(functools.partial(op._op_dk, key), rule, ())
+    op._dispatch_cache.clear()
 
 
 _of_libraries: Final = memory_reads.OfLibraries()

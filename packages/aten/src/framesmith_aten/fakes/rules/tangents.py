@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.symbolic import has_symbols
 from framesmith_guards.torch_adapter import aten
 
 
 def rule_for(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], torch.Tensor] | None:
-    """Return the function that makes the zeros of a tangent, inside the mode; None for others, and without symbols.
+    """Return the function that makes the zeros of a tangent, inside the mode; None for other operators.
 
-    torch's kernel reads sizes as numbers.
+    Torch's tensors without memory do not get along with fakes. Its kernel for zeros in memory like a primal's reads
+    sizes as numbers, and what fakes remember of it is not the size of the memory.
     """
-    if op is not aten._new_zeros_with_same_feature_meta.default or not any(map(has_symbols, args[:2])):
+    if op is aten._efficientzerotensor.default:
+        return partial(aten.zeros.default, *args, **kwargs)
+    if op is not aten._new_zeros_with_same_feature_meta.default:
         return None
     return partial(_zeros, args[0], args[1], kwargs.get("self_num_batch_dims", 0))
 
