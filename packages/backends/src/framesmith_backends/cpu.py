@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -119,7 +120,7 @@ class CpuBackend:
             planned = plan_graph(run_passes(LAYOUT_PASSES, gm, about), about, "cpu", on_error, native)
             gm, lowering = planned.graph, planned.lowering
             plan = place_buffers(planned.plan, lowering.program, CPU, native)
-        source, space = write(plan, gm)
+        source, space = write(plan, gm, partial(self._compile_body, options, on_error))
         runs = plan.runs
         llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))
         PLAN_LOG.info("%d steps", len(plan.steps))
@@ -136,6 +137,11 @@ class CpuBackend:
 
         launcher = waiting(executed(source, space), entries, pending_code(gm), otherwise)
         return launcher, Stages(lowering, plan, llvm, source)
+
+    def _compile_body(self, options: Mapping[str, object], on_error: OnError | None, body: fx.GraphModule) -> BoxedFn:
+        if why_not_functional(body) is not None:
+            return run_eagerly(body)
+        return self._launcher(body, options, "inference", on_error)[0]
 
 
 def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[Mapping[str, object]]]:

@@ -17,6 +17,7 @@ from framesmith_backends.cuda_graphs.capturable import launches_anything, parame
 from framesmith_backends.cuda_graphs.partition import Part, in_sequence, partition
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, kernel_run, render_runs
+from framesmith_backends.launch.loops import CompileBody
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
 from framesmith_backends.options import check_role, checked_options
@@ -142,7 +143,8 @@ class CudaBackend:
             on_error("partitioning a graph", error)
         if parts is not None:
             return _captured_in_parts(graph, parts, about, on_error)
-        return _captured(launcher(_measured_stages(graph, about, on_error)), graph, about)
+        run = launcher(_measured_stages(graph, about, on_error), None, _body_compiler(about, on_error))
+        return _captured(run, graph, about)
 
     def why_not_here(self) -> str | None:
         """The reason why this machine cannot run it, and what to install; or None."""
@@ -266,7 +268,7 @@ def _captured_in_parts(
     capturer = CudaCapturer(index)
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):
-        run = launcher(_measured_stages(part.graph, about, on_error, kind), index)
+        run = launcher(_measured_stages(part.graph, about, on_error, kind), index, _body_compiler(about, on_error))
         if part.why is None:
             what = f"{name}, part {at + 1} of {len(parts)},"
             run = CapturedGraph(run, parameters(part.graph), capturer, what)
@@ -355,11 +357,18 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
     return {device.index for device in devices if device.type == "cuda" and device.index is not None}
 
 
-def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
+def _body_compiler(about: Compilation, on_error: OnError | None) -> CompileBody:
+    """Compiles bodies of control flow: their launches are not captured, as the host decides how often they run."""
+    modes = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+    options = {**about.options, "mode": modes.get(_mode(about), _mode(about))}
+    return lambda body: backend.compile(body, [], "inference", options, on_error)
+
+
+def launcher(stages: TritonStages, index: int | None = None, compile_body: CompileBody = run_eagerly) -> BoxedFn:
     """The launcher, on the device of that number, or on that of the graph's tensors."""
     from framesmith_backends.launch.cuda.one_by_one import entry
 
-    source, space = write(stages.plan, stages.graph)
+    source, space = write(stages.plan, stages.graph, compile_body)
     runs, place = kernel_runs(stages), None
     if runs and not interpreting():
         from framesmith_backends.launch.cuda.driver import device

@@ -110,7 +110,8 @@ def associative_scan(body: Body, count: int, reverse: bool, *operands: Any) -> t
     """Return the stacks of what an associative body makes of the slices up to each one, in dimension 0.
 
     `count`: of the tensors that are sliced. `operands` are these, and the values that `body` captures: it joins two
-    groups of `count` slices. In `reverse` the last slice comes first.
+    groups of `count` slices, of the results, which are contiguous, and of the tensors. In `reverse` the last slice
+    comes first.
     """
     xs, captured = operands[:count], operands[count:]
     join = function_of(body)
@@ -118,7 +119,8 @@ def associative_scan(body: Body, count: int, reverse: bool, *operands: Any) -> t
         return _joined_fakes(join, xs, captured)
     found: list[tuple[torch.Tensor, ...]] = []
     for slices in _slices(xs, reverse):
-        found.append(join(*found[-1], *slices, *captured) if found else slices)
+        first = tuple([one.contiguous() for one in slices])
+        found.append(join(*found[-1], *slices, *captured) if found else first)
     return tuple(torch.stack(one) for one in zip(*_in_order(found, reverse), strict=True))
 
 

@@ -25,8 +25,9 @@ from torch import fx
 
 from framesmith_aten import operators as ops
 from framesmith_aten.contract import BoxedFn
+from framesmith_aten.graphs.control_flow import BODIES
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.graphs.nodes import may_fail, view_source
+from framesmith_aten.graphs.nodes import is_pure, may_fail, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
 from framesmith_aten.nested import tensors_in
 from framesmith_backends.cuda_graphs.capturable import (
@@ -173,7 +174,7 @@ ANY = "any"
 def _effects(node: fx.Node) -> list[object]:
     """Kinds of effects; of each kind they keep their order, and of one that may be any with all others."""
     op = node.target
-    if op in FUNCTIONS or not ops.is_effect(op):
+    if op in FUNCTIONS or not ops.is_effect(op) or (op in BODIES and is_pure(node)):
         return []
     if not isinstance(op, OpOverload) or ops.is_custom(op):
         return [ANY]

@@ -15,14 +15,17 @@ import torch
 from torch import fx
 
 from framesmith_aten.contract import BoxedFn
+from framesmith_aten.graphs.control_flow import BODIES, is_body
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import restride
 from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_aten.symbolic import is_symbolic
+from framesmith_backends.eager import run_eagerly
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.program import BufferView, SymbolBinding
 from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbols, symbols_of
+from framesmith_backends.launch.loops import CompileBody, operands_of, runner, targets_in
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Drop, Run
 from framesmith_backends.torch_adapter import unstable
@@ -41,7 +44,7 @@ class LauncherText:
 
     `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
     `symbols` names the numbers known at the call, `bindings` has for each value the lines that read them from it.
-    With `below_autograd` nothing that it calls may ask for autograd.
+    With `below_autograd` nothing that it calls may ask for autograd. `compile_body` compiles bodies of control flow.
     """
 
     space: dict[str, object] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class LauncherText:
     symbols: dict[Symbol, str] = field(default_factory=dict)
     bindings: dict[str, list[str]] = field(default_factory=dict)
     below_autograd: bool = True
+    compile_body: CompileBody = run_eagerly
     identifiers: set[str] = field(default_factory=set)
 
     def identifier(self, name: str) -> str:
@@ -89,7 +93,7 @@ class LauncherText:
         return name
 
 
-def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
+def write(plan: Plan, gm: fx.GraphModule, compile_body: CompileBody = run_eagerly) -> tuple[str, dict[str, object]]:
     """(source of `call(args)`, its globals except for the native entries)."""
     targets = _targets(plan)
     w = LauncherText(
@@ -102,6 +106,7 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
             "_below_autograd": below_autograd,
         },
         runtime=plan.runtime,
+        compile_body=compile_body,
         below_autograd=all(isinstance(target, OpOverload) and not is_custom(target) for target in targets),
     )
     for name in plan.inputs:
@@ -177,7 +182,9 @@ def _targets(plan: Plan) -> list[object]:
     copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, CopyStep)]
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.view is None]
     calls = [n for n in nodes if n.op == "call_function" and n.target not in (operator.getitem, *FUNCTIONS)]
-    return copies + [n.target for n in calls if not is_symbolic(n.meta.get("val"))]
+    inner = [target for n in calls for target in targets_in(n)]
+    others = [n.target for n in calls if n.target not in BODIES and not is_symbolic(n.meta.get("val"))]
+    return [*copies, *others, *(target for target in inner if target not in (operator.getitem, *FUNCTIONS))]
 
 
 def _allocate(w: LauncherText, step: Allocate, gm: fx.GraphModule) -> list[str]:
@@ -233,6 +240,11 @@ def method_text(w: LauncherText, node: fx.Node) -> str | None:
 
 def call_text(w: LauncherText, node: fx.Node, gm: fx.GraphModule) -> str:
     """The expression that computes the node."""
+    if is_body(node):
+        return "None"  # the calls that take it are bound with it
+    if node.target in BODIES:
+        function = w.bind(node.name, runner(node, w.compile_body))
+        return f"{function}({', '.join(literal(w, one) for one in operands_of(node))})"
     if node.op == "get_attr":
         return w.bind(str(node.target), operator.attrgetter(str(node.target))(gm))
     if node.target is operator.getitem:

@@ -21,6 +21,7 @@ from framesmith_aot.trace.control_flow.bodies import (
     TorchBody,
     current_tracer,
     example_of,
+    new_tensor,
     slice_of,
     trace_body,
 )
@@ -140,7 +141,9 @@ class _AssociativeScan:
         """Trace the body, and say which carried values require gradients after it, if those before `want` some."""
         tracer = _tracer()
         xs, captured = split(operands, (self.count,))
-        examples = [*(slice_of(tracer, one) for one in (*xs, *xs)), *(example_of(tracer, one) for one in captured)]
+        slices = [slice_of(tracer, one) for one in xs]
+        before = [new_tensor(tracer, one, one.shape, None) for one in slices]
+        examples = [*before, *slices, *(example_of(tracer, one) for one in captured)]
         found = [*wants[: self.count]]
 
         def run(child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
@@ -152,7 +155,7 @@ class _AssociativeScan:
             return results
 
         with torch.set_grad_enabled(any(wants)):
-            return trace_body(tracer, run, examples), found
+            return trace_body(tracer, run, examples, [one.stride() for one in before]), found
 
     def _called(self, traced: AtenBody, operands: Sequence[Any]) -> Tensors:
         xs, captured = split(operands, (self.count,))
