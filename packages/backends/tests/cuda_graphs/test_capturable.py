@@ -124,7 +124,7 @@ def test_a_mode_without_effect_is_reported_once(
     from framesmith_backends import cuda
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
-    monkeypatch.setattr(cuda, "launcher", lambda stages: lambda args: [args[0] + 1])
+    monkeypatch.setattr(cuda, "launcher", lambda stages, *_: lambda args: [args[0] + 1])
     monkeypatch.setattr(cuda, "interpreting", lambda: True)  # else kernels of tensors on the CPU do not run at all
     reporting.log_once.cache_clear()
     gm = trace(lambda x: x + 1, [torch.ones(3)])

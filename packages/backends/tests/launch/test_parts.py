@@ -341,7 +341,7 @@ def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pyte
     asked: list[int | None] = []
     sources: list[str] = []
 
-    def launcher(stages: cuda.TritonStages, index: int | None = None) -> Any:
+    def launcher(stages: cuda.TritonStages, index: int | None = None, compile_body: Any = None) -> Any:
         asked.append(index)
         sources.append(stages.source)
         return run_on_cpu(stages.graph)
@@ -377,7 +377,7 @@ def test_a_failed_partition_is_reported_and_leaves_the_graph_whole(monkeypatch: 
 
     reported: list[str] = []
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
-    monkeypatch.setattr(cuda, "launcher", lambda stages: run_on_cpu(stages.graph))
+    monkeypatch.setattr(cuda, "launcher", lambda stages, *_: run_on_cpu(stages.graph))
     monkeypatch.setattr(cuda, "partition", fails)
     gm, x = traced(read, [SQUARE, SQUARE]), torch.eye(4)
     options = {"mode": "reduce-overhead"}

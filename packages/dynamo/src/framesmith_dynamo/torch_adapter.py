@@ -48,6 +48,7 @@ unstable: Final = Needs(
             "torch._higher_order_ops.flex_attention",  # which hides the module of its name
             members=("__call__",),
         ),
+        need("torch._higher_order_ops.while_loop", "torch's while_loop breaks the graph"),
         need("torch._higher_order_ops.scan", "scans break the graph"),
         need("torch._higher_order_ops.associative_scan", "associative scans break the graph"),
         need("torch._higher_order_ops.map", "torch's map breaks the graph"),

@@ -12,7 +12,7 @@ elements do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,31 +57,45 @@ def while_loop(holds: Body, body: Body, counts: tuple[int, int], *operands: Any)
         carried, rest = operands[:carries], operands[carries:]
         function_of(holds)(*carried, *rest[:captured])
         return _with_history([*map(_like, function_of(body)(*carried, *rest[captured:]))], operands)
-    return looped(holds, body, counts, operands)[0]
+    iterations, last = 0, tuple(operands[: counts[0]])
+    for iterations, last in enumerate(_begun(holds, body, counts, operands)):  # noqa: B007
+        pass
+    return last if iterations else tuple([one.clone() for one in last])
 
 
-def while_loop_with_history(
-    holds: Body, body: Body, counts: tuple[int, int], *operands: Any
+def while_loop_gradients(
+    holds: Body, body: Body, step: Body, counts: tuple[int, int, int, int], *operands: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Return what `while_loop` does, then what each iteration began with: stacks of the carried values."""
-    carried, history = looped(holds, body, counts, operands)
-    if not history:
-        return (*carried, *(one.new_empty((0, *one.shape)) for one in carried))
-    return (*carried, *map(torch.stack, zip(*history, strict=True)))
+    """Return what `step`, the backward pass of an iteration, carries from the last iteration to before the first.
+
+    `counts`: of the loop's carried values, of the values that `holds` and `body` capture, of those that `step` carries.
+    `operands` are these in order (carried values before the loop and after it), and the values that `step` captures: it
+    takes the values that it carries, those that its iteration began with, and these. The loop runs again, since nothing
+    but its iterations says how many there are. Without one, torch's gradient is that of one iteration.
+    """
+    carries, by_holds, by_body, moving = counts
+    of_loop, rest = operands[: carries + by_holds + by_body], operands[carries + by_holds + by_body :]
+    came, captured = rest[:moving], rest[moving:]
+    run = function_of(step)
+    if are_fake(operands):
+        return tuple(map(_like, run(*came, *of_loop[:carries], *captured)))
+    found = [*_begun(holds, body, (carries, by_holds), of_loop)]
+    for before in reversed(found[:-1] or found):
+        came = run(*came, *before, *captured)
+    return came
 
 
-def looped(
+def _begun(
     holds: Body, body: Body, counts: tuple[int, int], operands: Sequence[Any]
-) -> tuple[tuple[torch.Tensor, ...], list[tuple[torch.Tensor, ...]]]:
-    """Return the last carried values of a loop, and those that each iteration began with."""
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield the values that each iteration of a loop begins with, and last those it ends with."""
     carries, captured = counts
     carried, rest = tuple(operands[:carries]), operands[carries:]
     condition, step = function_of(holds), function_of(body)
-    history = []
+    yield carried
     while condition(*carried, *rest[:captured])[0]:
-        history.append(carried)
-        carried = step(*carried, *rest[captured:])
-    return carried if history else tuple(one.clone() for one in carried), history
+        carried = tuple(step(*carried, *rest[captured:]))
+        yield carried
 
 
 def scan(body: Body, counts: tuple[int, int], reverse: bool, *operands: Any) -> tuple[torch.Tensor, ...]:
@@ -133,7 +147,7 @@ def invoke_subgraph(body: Body, *operands: Any) -> tuple[torch.Tensor, ...]:
 BODIES: dict[Any, int] = {
     cond: 2,
     while_loop: 2,
-    while_loop_with_history: 2,
+    while_loop_gradients: 3,
     scan: 1,
     associative_scan: 1,
     invoke_subgraph: 1,

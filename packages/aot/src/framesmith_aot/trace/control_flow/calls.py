@@ -8,11 +8,18 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.control_flow.bodies import AtenBody, Strides, laid_out, new_tensor
+from framesmith_aot.trace.control_flow.bodies import AtenBody, Strides, current_tracer, laid_out, new_tensor
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.tracing.tracer import GraphTracer
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+def tracer() -> GraphTracer:
+    """Return the tracer of the trace that calls are recorded in."""
+    found = current_tracer()
+    assert found is not None, "control flow is recorded in a trace"
+    return found
 
 
 def records_gradients(operands: Sequence[Any]) -> bool:
@@ -44,7 +51,7 @@ def scan(
 ) -> Tensors:
     """Record a scan. The first results of the body have the layouts of `carried`."""
     counts = len(carried), len(xs)
-    last = [new_tensor(tracer, one, one.shape, one.stride()) for one in body.results[: len(carried)]]
+    last = _like(tracer, body.results[: len(carried)])
     stacks = _stacks(tracer, body.results[len(carried) :], xs[0].shape[0])
     operands = (*carried, *xs, *captured, *body.numbers)
     return record(tracer, control_flow.scan, [body], (counts, reverse), operands, [*last, *stacks])
@@ -56,6 +63,35 @@ def associative_scan(
     stacks = _stacks(tracer, body.results, xs[0].shape[0])
     operands = (*xs, *captured, *body.numbers)
     return record(tracer, control_flow.associative_scan, [body], (len(xs), reverse), operands, stacks)
+
+
+def cond(tracer: GraphTracer, bodies: Sequence[AtenBody], counts: tuple[int, int], operands: Sequence[Any]) -> Tensors:
+    """Record a choice. The results of both bodies have the same layouts."""
+    return record(tracer, control_flow.cond, bodies, (counts,), operands, _like(tracer, bodies[0].results))
+
+
+def while_loop(
+    tracer: GraphTracer, bodies: Sequence[AtenBody], counts: tuple[int, int], operands: Sequence[Any]
+) -> Tensors:
+    """Record a loop. The results of its body have the layouts of what it carries."""
+    return record(tracer, control_flow.while_loop, bodies, (counts,), operands, _like(tracer, bodies[1].results))
+
+
+def while_loop_gradients(
+    tracer: GraphTracer,
+    bodies: Sequence[AtenBody],
+    counts: tuple[int, ...],
+    of_loop: Sequence[Any],
+    moving: Sequence[torch.Tensor],
+    captured: Sequence[Any],
+) -> Tensors:
+    results = _like(tracer, bodies[2].results)
+    operands = (*of_loop, *moving, *captured, *bodies[2].numbers)
+    return record(tracer, control_flow.while_loop_gradients, bodies, (counts,), operands, results)
+
+
+def _like(tracer: GraphTracer, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [new_tensor(tracer, one, one.shape, one.stride()) for one in results]
 
 
 def _stacks(tracer: GraphTracer, steps: Sequence[torch.Tensor], length: Any) -> list[torch.Tensor]:

@@ -25,11 +25,10 @@ from framesmith_aot.trace.control_flow.bodies import (
     slice_of,
     trace_body,
 )
+from framesmith_aot.trace.control_flow.calls import Tensors
 from framesmith_aot.trace.control_flow.gradients import Backward, Saved, backward_of, is_differentiable, split, zeros_of
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.tracing.tracer import GraphTracer
-
-Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class _Scan:
 
     def recorded(self, operands: Sequence[Any], history: bool) -> Tensors:
         """Record the scan; with `history`, it also gives stacks of the carried values that its steps begin with."""
-        tracer = _tracer()
+        tracer = calls.tracer()
         carried, xs, captured = split(operands, self.counts)
         before = [example_of(tracer, one) for one in carried]
         examples = [*before, *(slice_of(tracer, one) for one in xs), *(example_of(tracer, one) for one in captured)]
@@ -56,7 +55,7 @@ class _Scan:
 
     def gradients(self, operands: Sequence[Any], history: Tensors, wants: Sequence[bool], grads: Tensors) -> list[Any]:
         """Return the gradients of those operands that are wanted."""
-        tracer = _tracer()
+        tracer = calls.tracer()
         carried, xs, captured = split(operands, self.counts)
         flows = [*map(is_differentiable, carried)]
         wants = [*flows, *wants[len(carried) :]]
@@ -139,7 +138,7 @@ class _AssociativeScan:
 
     def _traced(self, operands: Sequence[Any], wants: Sequence[bool]) -> tuple[AtenBody, list[bool]]:
         """Trace the body, and say which carried values require gradients after it, if those before `want` some."""
-        tracer = _tracer()
+        tracer = calls.tracer()
         xs, captured = split(operands, (self.count,))
         slices = [slice_of(tracer, one) for one in xs]
         before = [new_tensor(tracer, one, one.shape, None) for one in slices]
@@ -159,7 +158,7 @@ class _AssociativeScan:
 
     def _called(self, traced: AtenBody, operands: Sequence[Any]) -> Tensors:
         xs, captured = split(operands, (self.count,))
-        return calls.associative_scan(_tracer(), traced, self.reverse, xs, captured)
+        return calls.associative_scan(calls.tracer(), traced, self.reverse, xs, captured)
 
     def gradients(self, operands: Sequence[Any], results: Tensors, wants: Sequence[bool], grads: Tensors) -> list[Any]:
         """Return the gradients of those operands that are wanted.
@@ -214,12 +213,6 @@ class _AssociativeScanFunction(torch.autograd.Function):
 
 _scan: Callable[..., Tensors] = _ScanFunction.apply
 _associative_scan: Callable[..., Tensors] = _AssociativeScanFunction.apply
-
-
-def _tracer() -> GraphTracer:
-    tracer = current_tracer()
-    assert tracer is not None, "control flow is recorded in a trace"
-    return tracer
 
 
 def scan(body: TorchBody, counts: tuple[int, int], reverse: bool, *operands: Any) -> Tensors:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from framesmith_aot.torch_adapter import unstable
-from framesmith_aot.trace.control_flow import loops, shared
+from framesmith_aot.trace.control_flow import branches, loops, shared
 from framesmith_aot.trace.replacements import derivatives, operators, optimizers, recurrent
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.operators import op_name
@@ -19,6 +19,7 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **recurrent.REPLACEMENTS,
     **optimizers.REPLACEMENTS,
+    **branches.REPLACEMENTS,
     **loops.REPLACEMENTS,
     control_flow.invoke_subgraph: shared.invoke_subgraph,
     torch.batch_norm: operators.batch_norm,

@@ -6,21 +6,25 @@ Each body is traced once, on examples of its arguments, and what it captures bec
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from framesmith_aten.graphs import control_flow
 from framesmith_aten.layouts import storage_id
-from framesmith_aten.symbolic import all_equal
+from framesmith_aten.symbolic import all_equal, equal
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.subgraphs import Subgraph, extract_subgraph, last_node
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, named
+from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.higher_order.arguments import Tree, tree_of
-from framesmith_dynamo.values.higher_order.subgraphs import in_body
+from framesmith_dynamo.values.higher_order.subgraphs import in_body, recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.torch_api.tables import HIGHER_ORDER
 
 CONTROL_FLOW = register_break(
     "control-flow-refused",
@@ -66,7 +70,11 @@ def tensors(values: Sequence[Value], what: str) -> list[TensorValue]:
 
 def copies(tr: Tracer, values: Sequence[TensorValue]) -> list[TensorValue]:
     """Return examples of tensors, each with memory of its own. Nothing uses them when the bodies are extracted."""
-    return tensors([tr.call_torch("clone", (one,), {}) for one in values], "examples")
+    found = tensors([tr.call_torch("clone", (one,), {}) for one in values], "examples")
+    for one in found:
+        fake: Any = one.fake
+        fake.constant = None  # later steps have other values
+    return found
 
 
 def traced(tr: Tracer, function: Value, arguments: Sequence[Value], examples: Sequence[TensorValue]) -> Body:
@@ -111,7 +119,58 @@ def _match(before: TensorValue, after: TensorValue, strides: bool) -> bool:
 def cond(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.cond(pred, true_fn, false_fn, operands)`."""
     given = named(tr, torch.cond, args, kwargs, ("pred", "true_fn", "false_fn", "operands"), 3)
-    if isinstance(given["pred"], TensorValue) or not issubclass(given["pred"].python_type(), (bool, int, float)):
-        raise GraphBreak(HIGHER_ORDER, "torch.cond of a condition that depends on data")
-    branch = given["true_fn"] if given["pred"].bool_(tr) else given["false_fn"]
-    return tr.call(branch, given["operands"].unpack(tr) if "operands" in given else (), {})
+    condition, operands = given["pred"], given["operands"].unpack(tr) if "operands" in given else []
+    if isinstance(condition, TensorValue):
+        return _cond_of_data(tr, condition, (given["true_fn"], given["false_fn"]), operands)
+    if not issubclass(condition.python_type(), (bool, int, float)):
+        raise GraphBreak(CONTROL_FLOW, f"the condition is {condition.describe()}")
+    return tr.call(given["true_fn"] if condition.bool_(tr) else given["false_fn"], operands, {})
+
+
+def _cond_of_data(tr: Tracer, condition: TensorValue, branches: Sequence[Value], operands: Sequence[Value]) -> Value:
+    """Record both branches. Their arguments are captured like all else."""
+    refuse_transforms(tr)
+    if not equal(condition.fake.numel(), 1):
+        raise GraphBreak(CONTROL_FLOW, "the condition has more than one element, or none")
+    tensors(tree_of(tr, TupleValue([*operands])).leaves, "operands")
+    when_true, when_false = (traced(tr, branch, operands, ()) for branch in branches)
+    for body in (when_true, when_false):
+        refuse_aliases(body, ())
+    refuse_other_types(when_true.results, when_false.results)
+    if not tr.call(tr.constant(operator.eq), (when_true.returned.spec, when_false.returned.spec), {}).bool_(tr):
+        raise GraphBreak(CONTROL_FLOW, "branches return other structures")
+    if not when_true.results or len(when_true.results) != len(when_true.returned.leaves):
+        raise GraphBreak(CONTROL_FLOW, "branches return nothing, or None")
+    settings = ((0, len(when_true.graph.captured)),)
+    made = recorded_call(tr, control_flow.cond, (when_true.graph, when_false.graph), settings, (condition,))
+    return when_true.again(tr, made)
+
+
+@handles(unstable.while_loop)
+def while_loop(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`while_loop(cond_fn, body_fn, carried_inputs)`."""
+    refuse_transforms(tr)
+    given = named(tr, unstable.while_loop, args, kwargs, ("cond_fn", "body_fn", "carried_inputs"), 3)
+    tree = tree_of(tr, given["carried_inputs"])
+    carried = tensors(tree.leaves, "carried values")
+    if not carried:
+        raise GraphBreak(CONTROL_FLOW, "nothing is carried")
+    before = copies(tr, carried)
+    arguments = tree.again(tr, before)
+    holds = traced(tr, given["cond_fn"], arguments.unpack(tr), before)
+    _refuse_condition(holds)
+    body = traced(tr, given["body_fn"], arguments.unpack(tr), before)
+    for one in (holds, body):
+        refuse_aliases(one, before)
+    refuse_other_types(carried, body.results)
+    if len(body.returned.leaves) != len(carried):
+        raise GraphBreak(CONTROL_FLOW, "a function returns None")
+    settings = ((len(carried), len(holds.graph.captured)),)
+    return body.again(tr, recorded_call(tr, control_flow.while_loop, (holds.graph, body.graph), settings, carried))
+
+
+def _refuse_condition(holds: Body) -> None:
+    """Break where the condition of a loop is no tensor of one bool."""
+    [*results] = holds.results
+    if len(holds.returned.leaves) != 1 or not results or results[0].fake.dim() or results[0].fake.dtype != torch.bool:
+        raise GraphBreak(CONTROL_FLOW, "the condition of a loop is no tensor of one bool")

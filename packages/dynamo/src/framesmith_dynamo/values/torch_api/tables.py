@@ -114,7 +114,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.autograd.functional.hessian
         """,
         HIGHER_ORDER: """
-            torch.while_loop torch.compile torch.jit.script torch.jit.trace
+            torch.compile torch.jit.script torch.jit.trace
             torch.export.export
         """,
         COMPILER_CALL: """
