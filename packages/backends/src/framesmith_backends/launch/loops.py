@@ -73,12 +73,12 @@ def _writing(body: fx.GraphModule, carries: int) -> fx.GraphModule:
     for at, result in enumerate(results[carries:]):
         value = result.meta["val"]
         with graph.inserting_before(next(iter(graph.nodes)) if last is None else insertion_point(last)):
-            place = last = graph.placeholder(f"place_{at}")
+            target = last = graph.placeholder(f"target_{at}")
         with value.fake_mode:
-            place.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+            target.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         with graph.inserting_before(output):
-            write = graph.call_function(aten.copy_.default, (place, result))
-        write.meta = {**result.meta, "val": place.meta["val"]}
+            write = graph.call_function(aten.copy_.default, (target, result))
+        write.meta = {**result.meta, "val": target.meta["val"]}
     return new_module(body, graph)
 
 
@@ -93,8 +93,8 @@ def _scan(
     carried: Sequence[Any] = operands[:carries]
     xs, captured = operands[carries:][:sliced], operands[carries + sliced :]
     stacks = [make() for make in allocate]
-    for slices, places in _steps(xs, stacks, reverse):
-        carried = step([*carried, *slices, *captured, *places])
+    for slices, targets in _steps(xs, stacks, reverse):
+        carried = step([*carried, *slices, *captured, *targets])
     return (*carried, *stacks)
 
 
@@ -104,13 +104,13 @@ def _associative_scan(
     xs, captured = operands[:count], operands[count:]
     stacks = [make() for make in allocate]
     before: Sequence[torch.Tensor] = ()
-    for slices, places in _steps(xs, stacks, reverse):
+    for slices, targets in _steps(xs, stacks, reverse):
         if before:
-            step([*before, *slices, *captured, *places])
+            step([*before, *slices, *captured, *targets])
         else:
-            for place, one in zip(places, slices, strict=True):
-                place.copy_(one)
-        before = places
+            for target, one in zip(targets, slices, strict=True):
+                target.copy_(one)
+        before = targets
     return tuple(stacks)
 
 
@@ -118,8 +118,8 @@ def _steps(
     xs: Sequence[torch.Tensor], stacks: Sequence[torch.Tensor], reverse: bool
 ) -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
     """Yield the slices of operands and of results, step by step."""
-    slices, places = (list(zip(*(one.unbind() for one in some), strict=True)) for some in (xs, stacks))
-    pairs = zip(slices, places, strict=True)
+    slices, targets = (list(zip(*(one.unbind() for one in some), strict=True)) for some in (xs, stacks))
+    pairs = zip(slices, targets, strict=True)
     return reversed([*pairs]) if reverse else pairs
 
 

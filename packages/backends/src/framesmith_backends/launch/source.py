@@ -54,6 +54,7 @@ class LauncherText:
     bindings: dict[str, list[str]] = field(default_factory=dict)
     below_autograd: bool = True
     compile_body: CompileBody = run_eagerly
+    bodies: dict[int, BoxedFn] = field(default_factory=dict)
     identifiers: set[str] = field(default_factory=set)
 
     def identifier(self, name: str) -> str:
@@ -68,6 +69,12 @@ class LauncherText:
         while name in self.identifiers or name in self.space:
             name += "_"
         return name
+
+    def body(self, body: fx.GraphModule) -> BoxedFn:
+        """A body, compiled once for all calls that share it."""
+        if id(body) not in self.bodies:
+            self.bodies[id(body)] = self.compile_body(body)
+        return self.bodies[id(body)]
 
     def size(self, size: Size) -> str:
         """A size as an expression."""
@@ -243,7 +250,7 @@ def call_text(w: LauncherText, node: fx.Node, gm: fx.GraphModule) -> str:
     if is_body(node):
         return "None"  # the calls that take it are bound with it
     if node.target in BODIES:
-        function = w.bind(node.name, runner(node, w.compile_body))
+        function = w.bind(node.name, runner(node, w.body))
         return f"{function}({', '.join(literal(w, one) for one in operands_of(node))})"
     if node.op == "get_attr":
         return w.bind(str(node.target), operator.attrgetter(str(node.target))(gm))
