@@ -96,7 +96,7 @@ class _Call:
 def asks_absent_gradients(node: Any) -> bool:
     """Whether an autograd node is one of `applied` whose backward depends on which of its gradients are absent."""
     call = getattr(node, "call", None)
-    return isinstance(call, _Call) and sum(isinstance(role, tuple) for role in call.bodies) > 1
+    return isinstance(call, _Call) and sum(any(role) for role in call.bodies if isinstance(role, tuple)) > 1
 
 
 def _function(known: Settings) -> Any:

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from framesmith_aten.graphs.autograd_functions import FORWARD, JVP, SETUP, VMAP, Role, Settings, applied
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.graph.subgraphs import Subgraph, cut, extract_subgraph, held, last_node
+from framesmith_dynamo.graph.subgraphs import Subgraph, cut, erase, extract_subgraph, held, last_node, nodes_after
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
@@ -286,7 +286,20 @@ class _Applying:
             text = f"{self.name} has {len(differentiable)} outputs, and gradients that are not materialized"
             raise GraphBreak(CUSTOM_AUTOGRAD, text)
         given = [[False, True] if at in differentiable else [False] for at in range(count)]
-        return {pattern: self._backward(traced, pattern) for pattern in itertools.product(*given) if any(pattern)}
+        bodies = {one: self._backward(traced, one) for one in itertools.product(*given) if any(one)}
+        return self._without_gradients(traced) | bodies
+
+    def _without_gradients(self, traced: Traced) -> dict[Role, Subgraph]:
+        """Return the body of `backward` for no gradient at all, where it gives a result: few programs come there."""
+        builder, pattern = self.tensors[0].ref.builder, (False,) * len(traced.outputs)
+        last = last_node(builder)
+        try:
+            return {pattern: self._backward(traced, pattern)}
+        except GraphBreak as error:
+            if error.kind not in (BODY_RAISES, CUSTOM_AUTOGRAD):
+                raise
+            erase(builder, nodes_after(last))
+            return {}
 
     def _backward(self, traced: Traced, pattern: Sequence[bool]) -> Subgraph:
         """Trace `backward` on examples; return its subgraph."""
