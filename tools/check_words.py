@@ -72,7 +72,7 @@ ROWS = (
         ("image", "images"),
         scope=WITHOUT_PIXELS,
         beside=("packages/guards/src/*/_native/*",),
-        unless=(r"InlineImage", r"image_size", r"AutoModelForImage\w*", r"ImageNet", r'"image"'),
+        unless=(r"InlineImage", r"image_size", r"(AutoModel|ViT)ForImage\w*", r"ImageNet", r'"image"'),
     ),
     Row("lay out; channels-last propagation; again", ("anew",)),
     Row("gather, scatter; indirect index", ("picked", "all picked"), scope=BACKENDS),

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.harness.device import choose, chosen
 from benchmarks.harness.operators_called import operators_called
+from benchmarks.harness.tensors_made import peak_bytes
 from benchmarks.harness.timing import Step, iterations_for, time_steps
 
 WARMUP = 3
@@ -46,6 +47,10 @@ class IsolatedCandidate:
 
     def operators(self) -> int:
         return int(self._asked("operators"))
+
+    def peak_bytes(self) -> int:
+        """The most bytes that a step's own tensors hold at once."""
+        return int(self._asked("peak"))
 
     def close(self) -> None:
         self._here.close()
@@ -87,6 +92,7 @@ def _serve(there: Connection, prepare: Callable[..., Step], given: tuple[Any, ..
         "iterations": lambda target: iterations_for(step, target),
         "seconds": lambda count: time_steps(step, count),
         "operators": lambda: operators_called(step),
+        "peak": lambda: peak_bytes(step),
     }
     while True:
         try:

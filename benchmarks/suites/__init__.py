@@ -20,6 +20,9 @@ class Suite(NamedTuple):
 
 SUITES = {
     "calls": Suite("calls", "time of a call around a graph that does next to nothing"),
+    "checkpoints": Suite(
+        "models", "training steps with activation checkpoints: seconds and peak memory, beside eager's", selective=True
+    ),
     "compile_time": Suite("calls", "seconds of a first call, in fresh processes", selective=True, anywhere=True),
     "cubins": Suite(
         "kernels",

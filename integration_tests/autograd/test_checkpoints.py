@@ -136,6 +136,28 @@ def test_inference_is_one_graph(name: str, mode: Any) -> None:
         torch.testing.assert_close(framesmith.compile(net, fullgraph=True)(x), net(x), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("rows", [(1024, 1024, 1024), (1024, 900, 1500)], ids=["one size", "dynamic sizes"])
+@pytest.mark.parametrize("name", ["non-reentrant", "nested", "reentrant"])
+def test_masks_are_drawn_again_as_they_were(name: str, rows: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    net = Net(PROGRAMS[name], dropout=0.4)
+    other = copy.deepcopy(net)
+    compiled = framesmith.compile(other, fullgraph=True)
+    torch.testing.assert_close(trained(other, compiled, rows), trained(net, net, rows), rtol=1e-4, atol=1e-3)
+    found = held(compiled(torch.randn(1024, WIDTH, requires_grad=True)), other)
+    types = [dtype for _, dtype in found]
+    assert types.count(torch.uint8) == BLOCKS and torch.bool not in types
+
+
+def test_a_second_backward_pass_draws_the_same_masks() -> None:
+    net = Net(PROGRAMS["non-reentrant"], dropout=0.4)
+    x = torch.randn(1024, WIDTH, requires_grad=True)
+    result = framesmith.compile(net)(x).sum()
+    state = torch.get_rng_state()
+    [first], [second] = (torch.autograd.grad(result, x, retain_graph=True) for _ in range(2))
+    assert torch.equal(first, second) and torch.equal(torch.get_rng_state(), state)
+
+
 def test_checkpoint_sequential() -> None:
     layers = nn.Sequential(*(Block() for _ in range(4)))
     net = Net(lambda _, x: checkpoint_sequential(layers, 2, x, use_reentrant=False), blocks=1)

@@ -9,6 +9,7 @@ from harness import compiled, graph_of, run_both
 from torch.utils.checkpoint import checkpoint
 
 from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, TANGENT, Checkpoint
+from framesmith_aten.tracing.redrawn import generator_state, redrawn_mask
 
 aten = torch.ops.aten
 
@@ -119,6 +120,31 @@ def test_masks_are_saved_as_bool(p):
     masks = [node.meta["val"].dtype for node in backward.graph.nodes if node.op == "placeholder"]
     assert masks.count(torch.bool) == (p != 0)
     assert all(node.target is not aten.bernoulli.p for node in calls(graph))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_large_masks_are_drawn_again_from_the_state_of_the_generator(nested):
+    def fn(x, w):
+        y = F.dropout(torch.tanh(x * w), 0.3)
+        return (F.dropout(torch.sin(y * w), 0.3) * w).sum()
+
+    ranges = {"one": ("mul", "dropout_1")} | ({"one_two": ("sin", "dropout_1")} if nested else {})
+    graph = run_both(checkpointed(fn, **ranges), leaves((128, 128), (128, 128)))
+    [backward] = graph.backward_passes
+    types = [node.meta["val"].dtype for node in backward.graph.nodes if node.op == "placeholder"]
+    assert torch.bool not in types and types.count(torch.uint8) == 2
+    assert targets(graph).count(redrawn_mask()) == 2
+    assert [node.target for node in graph.forward_graph.nodes].count(generator_state()) == 2
+    assert redrawn_mask() not in [node.target for node in graph.forward_graph.nodes]
+
+
+def test_masks_that_a_policy_saves_are_saved():
+    def fn(x, w):
+        return (F.dropout(torch.tanh(x * w), 0.3) * w).sum()
+
+    policy = {"saves": lambda op, args, kwargs, result: op is aten.bernoulli.p}
+    graph = run_both(checkpointed(fn, one=("mul", "dropout", policy)), leaves((128, 128), (128, 128)))
+    assert redrawn_mask() not in targets(graph)
 
 
 def test_random_numbers_are_drawn_once():

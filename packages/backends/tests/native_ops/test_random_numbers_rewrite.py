@@ -10,8 +10,15 @@ import torch
 from graphs.tracing import trace
 from graphs.tracing_symbolic import trace_symbolic
 
+from framesmith_aten.tracing.redrawn import redrawn_mask
 from framesmith_backends import CpuBackend
-from framesmith_backends.native_ops.random_numbers.operator import DRAWN_MASK, DRAWN_UNIFORM, FEWEST, matches_aten
+from framesmith_backends.native_ops.random_numbers.operator import (
+    DRAWN_MASK,
+    DRAWN_UNIFORM,
+    FEWEST,
+    REDRAWN_MASK,
+    matches_aten,
+)
 from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
 
 aten = torch.ops.aten
@@ -83,3 +90,16 @@ def test_a_comparison_reads_the_mask_itself() -> None:
         pytest.skip("ATen draws zeros and ones by a library on this processor")
     gm = with_drawn_numbers(trace(lambda x: aten.bernoulli.p(torch.empty_like(x), 0.3).ne(0), [torch.ones(64, 70)]))
     assert [node.target for node in gm.graph.nodes if node.op == "call_function"] == [DRAWN_MASK]
+
+
+@pytest.mark.parametrize("count", [100, 50_000])
+def test_masks_are_drawn_again_from_a_state(count: int) -> None:
+    def function(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return redrawn_mask()(state, x.shape, 0.3).float() * x
+
+    state, x = torch.Generator().manual_seed(4).get_state(), torch.randn(count)
+    gm = trace(function, [state, x])
+    assert torch.equal(CpuBackend().compile(gm, [state, x])([state, x])[0], function(state, x))
+    assert torch.equal(state, torch.Generator().manual_seed(4).get_state())
+    found = with_drawn_numbers(gm)
+    assert (REDRAWN_MASK in [node.target for node in found.graph.nodes]) == (count >= FEWEST and matches_aten())

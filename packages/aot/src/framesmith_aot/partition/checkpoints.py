@@ -8,8 +8,11 @@ checkpoint) is saved for them. So the work is done once more, as in eager mode, 
 A checkpoint in another one is recomputed twice: as a part of the outer one, and from values of that recomputation when
 its own backward pass begins.
 
-Saved all the same are random numbers (masks as bool, see Note [Masks]), what the checkpoint's policy saves, and what
-cannot be computed twice: calls that write, and results whose sizes depend on data.
+Masks of dropout are drawn again, from the state of the generator before the draw, which is saved (see
+`framesmith_aten.tracing.redrawn`).
+
+Saved all the same are other random numbers (small masks and those of GPUs as bool, see Note [Masks]), what the
+checkpoint's policy saves, and what cannot be computed twice: calls that write, and results whose sizes depend on data.
 """
 
 from __future__ import annotations
@@ -22,12 +25,17 @@ from torch import fx
 
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.nodes import view_root
-from framesmith_aten.graphs.numbers import is_number_node
+from framesmith_aten.graphs.numbers import is_number_node, numbers_in
 from framesmith_aten.meta import CHECKPOINT_PATH, IN_BACKWARD, PHASE, READ_AGAIN, SAVED_IN
 from framesmith_aten.operators import arguments, is_mutable, is_random, row
-from framesmith_guards.torch_adapter import OpOverload
+from framesmith_aten.symbolic import hint_or_guess, is_symbolic
+from framesmith_aten.tracing.redrawn import generator_state, redrawn_mask, state_bytes
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 Path = tuple[int, ...]
+
+#: Masks of fewer bytes than so many states of the generator are saved themselves.
+FEWEST_STATES = 2
 
 
 def recompute_checkpoints(joint: JointGraph) -> None:
@@ -42,6 +50,7 @@ class _Recomputation:
     def __init__(self, joint: JointGraph) -> None:
         self.joint = joint
         self.copies: dict[tuple[fx.Node, Path], fx.Node] = {}
+        self.redrawn = _redrawn_masks(joint)
         self.results = {*joint.slots, *joint.written}
 
     def run(self) -> None:
@@ -57,6 +66,11 @@ class _Recomputation:
                 within = path if path is not None else self._path_of_inner(operand)
                 if within:
                     node.replace_input_with(operand, self._recomputed(operand, within, node))
+        for again in self.redrawn.values():
+            [state, *_] = again.all_input_nodes
+            self.joint.graph.erase_node(again)
+            if not state.users:
+                self.joint.graph.erase_node(state)
 
     def _path_of_inner(self, node: fx.Node) -> Path | None:
         """Return the path of a value that only its own checkpoint reads; None for a result of one."""
@@ -69,6 +83,7 @@ class _Recomputation:
 
     def _recomputed(self, node: fx.Node, path: Path, before: fx.Node) -> fx.Node:
         """Return the value of `node` as the recomputation of the checkpoint `path` reads it, made before a node."""
+        node = self.redrawn.get(node, node)
         within = _common(CHECKPOINT_PATH.get(node) or (), path)
         if not within or not _is_repeated(node, within[-1]):
             if isinstance(node.meta.get("val"), torch.Tensor):
@@ -82,7 +97,8 @@ class _Recomputation:
         pending = [node]
         while pending:
             last = pending[-1]
-            needed = [one for one in last.all_input_nodes if self._is_missing(one, path)]
+            inputs = [self.redrawn.get(one, one) for one in last.all_input_nodes]
+            needed = [one for one in inputs if self._is_missing(one, path)]
             if needed:
                 pending += needed
                 continue
@@ -106,6 +122,37 @@ class _Recomputation:
         CHECKPOINT_PATH.set(copy, path)
         IN_BACKWARD.set(copy, True)
         return copy
+
+
+def _redrawn_masks(joint: JointGraph) -> dict[fx.Node, fx.Node]:
+    """Return masks of checkpoints, each with a call that draws it again from a state read before the draw.
+
+    The calls are there to be copied.
+    """
+    found: dict[fx.Node, fx.Node] = {}
+    numbers = numbers_in(joint.graph)
+    for drawn in joint.graph.find_nodes(op="call_function", target=aten.bernoulli.p):
+        masks = [node for node in drawn.users if node.target is aten.ne.Scalar and CHECKPOINT_PATH.on(node)]
+        if len(masks) != len(drawn.users) or not _is_redrawable(drawn):
+            continue
+        with joint.graph.inserting_before(drawn):
+            state = joint.graph.call_function(generator_state())
+        with joint.fake_mode:
+            state.meta = {**drawn.meta, "val": torch.empty(state_bytes(), dtype=torch.uint8, device="cpu")}
+        size = [numbers.node_of(one) if is_symbolic(one) else one for one in drawn.meta["val"].shape]
+        operands = (state, size, arguments(aten.bernoulli.p, drawn.args, drawn.kwargs)["p"])
+        for mask in masks:
+            with joint.graph.inserting_after(mask):
+                found[mask] = joint.graph.call_function(redrawn_mask(), operands)
+            found[mask].meta = {name: value for name, value in mask.meta.items() if name != SAVED_IN.name}
+    return found
+
+
+def _is_redrawable(drawn: fx.Node) -> bool:
+    """Whether the state of the generator takes less memory than the mask, and determines it."""
+    val = drawn.meta["val"]
+    is_plain = val.device.type == "cpu" and val.is_contiguous() and not SAVED_IN.on(drawn)
+    return is_plain and hint_or_guess(val.numel()) > FEWEST_STATES * state_bytes()
 
 
 def _common(path: Path, other: Path) -> Path:

@@ -33,7 +33,7 @@ from framesmith_backends.schedule.matmuls.grouped import Grouped
 from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.memory import arena, in_place, memory_bound, reuse
 from framesmith_backends.schedule.memory.arena import Positions
-from framesmith_backends.schedule.memory.order import sink_to_uses
+from framesmith_backends.schedule.memory.order import hoist_what_frees, sink_to_uses
 from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Run, Step, run_of, step_text
 from framesmith_backends.target import Target
 from framesmith_guards.torch_adapter import OpOverload
@@ -233,6 +233,7 @@ def list_steps(
     views = _late_views(grouped)
     calls_made = grouped.calls.keys() - grouped.inside - views.keys()
     nodes = sink_to_uses(grouped.nodes, grouped.program, grouped.stored, calls_made, grouped.items)
+    nodes = hoist_what_frees(nodes, grouped.program, grouped.items)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
     plan.steps = _steps(replace(grouped, nodes=nodes), target, views)
     return run_passes(PLAN_PASSES, plan, Planning(grouped.program, target, native))

@@ -87,6 +87,24 @@ def test_a_kernel_that_frees_as_much_as_it_makes_stays_early() -> None:
     assert kinds == [CallStep, Run, CallStep, CallStep, Run]
 
 
+def test_a_matmul_that_frees_what_it_reads_comes_first() -> None:
+    """Two large matrices, the activations and one gradient; three if these are still there when that is made."""
+    size = 256
+
+    def function(x: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        before = x @ w
+        hidden = before.sigmoid()
+        change = g + hidden @ w.t()
+        grad = change @ w
+        weight = change.t() @ hidden
+        return weight, (grad * before.cos()).sum(0)
+
+    plan = planned(function, [torch.randn(4096, 64), torch.randn(64, size) / 8, torch.randn(4096, 64)])
+    names = [item.name for run in plan.runs for item in run.items if item.name.startswith("mm")]
+    assert names == ["mm_default", "mm_default_1", "mm_default_3", "mm_default_2"]
+    assert peak(plan) < 2.6 * 4096 * size * 4
+
+
 def large(plan: Plan) -> list[Allocate]:
     steps = [step for step in plan.steps if isinstance(step, Allocate)]
     return [step for step in steps if step.layout.numel >= MIB // 8]

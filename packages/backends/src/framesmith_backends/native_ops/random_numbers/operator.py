@@ -1,6 +1,7 @@
 """Random numbers of the CPU's Mersenne Twister, drawn many at a time where ATen draws them one by one.
 
-`framesmith_backends::drawn_mask(like, p)` and `::drawn_uniform(size)` are the operators that plans call.
+`framesmith_backends::drawn_mask(like, p)`, `::redrawn_mask(state, size, p)` and `::drawn_uniform(size)` are the
+operators that plans call.
 
 Note [Drawing]: the generator's state is copied, advanced by machine code, and put back. Another thread may draw by ATen
 meanwhile, and would draw the same numbers: so the state is compared before it is put back, and if it has changed all is
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.tracing import redrawn
 from framesmith_backends.native_ops.base import CodeCache, operator
 from framesmith_backends.native_ops.random_numbers.mersenne import DOUBLE_BITS, FLOATS, JOB, MASK, render_draws
 
@@ -95,6 +97,15 @@ def drawn_mask(like: torch.Tensor, p: float) -> torch.Tensor | None:
     return out if _drawn(lambda state: fill_mask(state, out, p)) else None
 
 
+def redrawn_mask(state: torch.Tensor, size: Sequence[int], p: float) -> torch.Tensor | None:
+    """Return the mask that a generator of this state draws; no generator is advanced."""
+    if math.prod(size) < FEWEST or not 0.0 <= p <= 1.0:
+        return None
+    out = torch.empty(size, dtype=torch.bool, device="cpu")
+    fill_mask(state.clone(), out, p)
+    return out
+
+
 def drawn_uniform(size: Sequence[int]) -> torch.Tensor | None:
     """Return the numbers of `torch.rand` in float32."""
     if math.prod(size) < FEWEST:
@@ -108,6 +119,9 @@ DRAWN_MASK = operator(
     "drawn_mask(Tensor like, float p) -> Tensor", drawn_mask,
     aten=lambda like, p: torch.empty(like.shape, dtype=torch.bool, device="cpu").bernoulli_(p), tags=_SEEDED,
 )  # fmt: skip
+REDRAWN_MASK = operator(
+    "redrawn_mask(Tensor state, SymInt[] size, float p) -> Tensor", redrawn_mask, aten=redrawn.redrawn_mask()
+)
 DRAWN_UNIFORM = operator(
     "drawn_uniform(SymInt[] size) -> Tensor", drawn_uniform,
     aten=lambda size: torch.empty(size, dtype=torch.float32, device="cpu").uniform_(),

@@ -2,7 +2,7 @@
 
 Dropout's zeros and ones become bools, a byte each, read by what compares them with 0. `torch.rand` and `rand_like` of
 float32 keep their numbers. Other distributions, other generators than the default one and results that are not
-contiguous stay with ATen.
+contiguous stay with ATen. Masks that a checkpoint draws again come from the state that is saved for them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import fx
 
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
+from framesmith_aten.tracing.redrawn import redrawn_mask
 from framesmith_backends.native_ops.base import call_like, is_on_cpu, rewritten
 from framesmith_backends.rewrite.replacing import Copies, Write
 from framesmith_guards.torch_adapter import aten
@@ -44,6 +45,8 @@ def _is_drawn(node: fx.Node, fewest: int) -> bool:
         return False
     if not has_symbols(value) and value.numel() < fewest:
         return False
+    if node.target is redrawn_mask():
+        return True
     if node.target is aten.bernoulli.p:
         return value.is_floating_point()
     return value.dtype == torch.float32 and not has_symbols(value)
@@ -67,6 +70,12 @@ def _mask(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     return numbers
 
 
+def _redrawn(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+    from framesmith_backends.native_ops.random_numbers.operator import REDRAWN_MASK
+
+    return call_like(graph, node, REDRAWN_MASK, *fx.map_arg(node.args, copies.__getitem__))
+
+
 def _shape_of(node: fx.Node) -> fx.Node:
     """A tensor of the same shape: that of which an empty one is made for the draw."""
     if node.target is not aten.empty_like.default:
@@ -83,5 +92,5 @@ def _uniform(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
 
 
 _WRITERS: dict[Any, Write] = {
-    aten.bernoulli.p: _mask, aten.rand.default: _uniform, aten.rand_like.default: _uniform,
+    redrawn_mask(): _redrawn, aten.bernoulli.p: _mask, aten.rand.default: _uniform, aten.rand_like.default: _uniform,
 }  # fmt: skip

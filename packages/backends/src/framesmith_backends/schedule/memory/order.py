@@ -1,8 +1,9 @@
-"""Sinking of kernels to their first use, where their results are larger than what they free.
+"""Sinking of kernels to their first use, where their results are larger than what they free; hoisting of matmuls that
+free more than they make.
 
-A backward graph begins with all that is computed again, which would be there at once, as if it had been saved. Calls
-keep their order, and kernels with checks their place, so that the first to fail is eager's. What a call with effects
-comes after stays before it: a failure leaves everything as it was. Symbolic sizes count by their hints.
+A backward graph begins with all that is computed again, which would be there at once, as if it had been saved. Other
+calls keep their order, and kernels with checks their place, so that the first to fail is eager's. What a call with
+effects comes after stays before it: a failure leaves everything as it was. Symbolic sizes count by their hints.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from itertools import accumulate
 
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Program
-from framesmith_backends.schedule.fusion.group import Group, Node
-from framesmith_backends.schedule.memory.reuse import layout_bytes
+from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
+from framesmith_backends.schedule.memory.reuse import is_matmul, layout_bytes
 from framesmith_backends.schedule.steps import names_of
 
 #: Bytes that are not worth another entry between two calls.
@@ -58,6 +59,44 @@ def sink_to_uses(
         if _bytes(made, program) >= _bytes(freed, program) + more:
             place[node.number] = (first[0], 0, at)
     return sorted(nodes, key=lambda node: place[node.number])
+
+
+def hoist_what_frees(nodes: Sequence[Node], program: Program, fused: Mapping[int, Sequence[Item]]) -> list[Node]:
+    """The nodes, with matmuls that are the last to read more than they make right behind what they need.
+
+    A layer's gradient of the weights frees its activations; the gradient of these needs as much memory. `fused`: see
+    `sink_to_uses`.
+    """
+    staying = {name for name in program.outputs if isinstance(name, str)} | program.held
+    found = [*nodes]
+    for at, node in enumerate(nodes):
+        if isinstance(node, Group) or not _is_lone_matmul(node, fused):
+            continue
+        wait = [one for one in range(at) if not node.before >> found[one].number & 1]
+        first = next((one for one in reversed(range(at)) if one not in wait and not _is_view(found[one], program)), -1)
+        passed = [one for one in wait if one > first and not _is_view(found[one], program)]
+        if not passed:
+            continue
+        others = (*(found[one] for one in passed), *found[at + 1 :])
+        read = {name for one in others for name in _roots(_read(one, program), program)}
+        freed = _roots(_read(node, program), program) - read - staying
+        if _bytes(freed, program) >= _bytes([node.call.name], program) + TRIFLE:
+            moved = [one for one in range(first + 1, at + 1) if one not in wait]
+            found[first + 1 : at + 1] = [found[one] for one in (*moved, *(o for o in wait if o > first))]
+    return found
+
+
+def _is_lone_matmul(node: CallNode, fused: Mapping[int, Sequence[Item]]) -> bool:
+    items = fused.get(node.number)
+    return is_matmul(node.call.node) and (items is None or [one.name for one in items] == [node.call.name])
+
+
+def _is_view(node: Node, program: Program) -> bool:
+    return not isinstance(node, Group) and node.call.name in program.views
+
+
+def _roots(names: Iterable[str], program: Program) -> set[str]:
+    return {program.views[name].source if name in program.views else name for name in names}
 
 
 def _read(node: Node, program: Program) -> set[str]:

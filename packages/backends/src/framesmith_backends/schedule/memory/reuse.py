@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
+from torch import fx
 
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import is_custom, is_view, op_name
@@ -166,10 +167,14 @@ def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
 
 def gives_memory(step: CallStep) -> bool:
     """Whether a call's results are memory of their own, whatever its operands are."""
-    target = step.call.node.target
-    if step.view is not None or is_custom(target):
+    return step.view is None and is_matmul(step.call.node)
+
+
+def is_matmul(node: fx.Node) -> bool:
+    """Whether a node calls one of `MATMULS`, or oneDNN's."""
+    if is_custom(node.target):
         return False
-    return target in MATMULS or (step.call.node.op == "call_function" and op_name(target) == LINEAR)
+    return node.target in MATMULS or (node.op == "call_function" and op_name(node.target) == LINEAR)
 
 
 def _is_item(step: CallStep) -> bool:
