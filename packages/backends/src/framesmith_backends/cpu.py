@@ -14,6 +14,7 @@ from torch import fx
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.launch.background import made, waiting
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
@@ -114,7 +115,7 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
-        traced, about = gm, Compilation(CPU, role, options)
+        traced, about = gm, Compilation(CPU, role, options, lambda kind, device: True)
         native = options["launch"] == "native" and why_no_blas() is None
         with verifying(options):
             planned = plan_graph(run_passes(LAYOUT_PASSES, gm, about), about, "cpu", on_error, native)
@@ -147,10 +148,12 @@ class CpuBackend:
 def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[Mapping[str, object]]]:
     """LLVM's text of the runs, and what they are entered through. LLVM is loaded by the first graph that has any."""
     from framesmith_backends.launch.llvm.engine import TENSOR_TYPES, begin_module, machine
+    from framesmith_backends.native_ops.attention.fused import render_fused_attention
     from framesmith_backends.render.llvm.module import KernelModule, NativeLaunch, add_entry
 
     known = machine()
-    module = KernelModule(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict)
+    renderers = {FusedAttention: render_fused_attention}
+    module = KernelModule(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict, renderers)
     for run in runs:
         positions = run.positions
         launches = [

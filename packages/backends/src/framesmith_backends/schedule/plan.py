@@ -224,10 +224,10 @@ def list_steps(
     """
     program, nodes = scheduled(program, target)
     grouped = Grouped(program, nodes, stored_names(program, nodes))
+    if attends is not None:
+        grouped = _with_attention(grouped, attends, target)
     if native:
         grouped = _with_blas(grouped)
-    if attends is not None:
-        grouped = _with_attention(grouped, attends)
     if choose is not None:
         grouped = _with_epilogues(grouped, choose)
     views = _late_views(grouped)
@@ -272,7 +272,7 @@ def _steps(grouped: Grouped, target: Target, views: Mapping[str, bool]) -> list[
 
 def _with_blas(grouped: Grouped) -> Grouped:
     """The nodes with those calls that BLAS computes between kernels as items of runs."""
-    calls = [node for node in grouped.calls.values() if not node.call.effect]
+    calls = [node for name, node in grouped.calls.items() if not node.call.effect and name not in grouped.inside]
     found = {node: blas_matmul(grouped.program, node.call) for node in calls}
     for node, refusal in found.items():
         if isinstance(refusal, Refusal):
@@ -282,13 +282,14 @@ def _with_blas(grouped: Grouped) -> Grouped:
     return grouped.with_items(items, {node.call.name for node in matmuls})
 
 
-def _with_attention(grouped: Grouped, attends: Attends) -> Grouped:
-    """The nodes with attention as one kernel, of those for which `attends` says so.
+def _with_attention(grouped: Grouped, attends: Attends, target: Target) -> Grouped:
+    """The nodes with attention as one kernel, of those for which `attends` says so; gradients of it on GPUs.
 
     A call is made by one of them: what a second one would read of the first is not in memory.
     """
     nodes, chosen = [*grouped.nodes], list[Found]()
-    for one in (*attentions(grouped), *attention_gradients(grouped)):
+    gradients = attention_gradients(grouped) if target.on_gpu else []
+    for one in (*attentions(grouped, target.on_gpu), *gradients):
         if any(not one.calls.isdisjoint(other.calls) for other in chosen):
             continue
         device = next(grouped.program.layouts[item.params[-1].name].device for item in one.items.values())

@@ -1,4 +1,4 @@
-"""Attention on a GPU as one kernel: Q·K matmul, pointwise work on the scores, softmax, P·V matmul.
+"""Attention as one kernel: Q·K matmul, pointwise work on the scores, softmax, P·V matmul.
 
 Operands are views of buffers with three dimensions: the number of the matmul; rows and elements of the queries,
 elements and columns of the keys, columns and elements of the values. `Ref(ACCUMULATOR)` is a matmul in `scores`.
@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, on_buffers, walk
+from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, on_buffers, symbols_and_numbers, walk
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
 from framesmith_backends.ir.kernel import Param, Store, read_params
-from framesmith_backends.ir.program import BufferView
+from framesmith_backends.ir.program import BufferView, Failure
+from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Symbol, hint, numel
+from framesmith_backends.ir.symbolic.size import Size, Symbol, hint, numel, symbols_of
 
 #: Whether attention whose queries and keys are of a type is to be one kernel on a device.
 Attends = Callable[[str, str], bool]
@@ -23,13 +24,13 @@ Attends = Callable[[str, str], bool]
 LOWEST = float("-inf")
 #: The names of what is known of a row when all of its scores are.
 LARGEST, TOTAL, FINITE_TOTAL, FULLY_MASKED = "largest", "total", "finite_total", "fully_masked"
-#: More elements of a head do not fit into a program's registers; of float32.
+#: More elements of a head do not fit into the registers of a GPU's program, of float32, or a thread's scratch.
 MOST_DEPTH, MOST_FLOATS = 256, 128
 
 
-def why_not_deep(depth: int, factors: str) -> str | None:
+def why_not_deep(depth: int, factors: str, on_gpu: bool = True) -> str | None:
     """Why heads of so many elements, of queries and keys of this type, do not fit into a program; None if they do."""
-    most = MOST_FLOATS if factors == "f32" else MOST_DEPTH
+    most = MOST_FLOATS if on_gpu and factors == "f32" else MOST_DEPTH
     return f"heads of {depth} elements, where {most} fit" if depth > most else None
 
 
@@ -70,7 +71,22 @@ class FusedAttention:
     result: str
     tile: AttentionTile
     kept: tuple[Store, ...] = ()
-    numbers: ClassVar[tuple[Symbol | Number, ...]] = ()
+    #: What a kernel of the CPU may raise.
+    failures: ClassVar[tuple[Failure, ...]] = (Failure("MemoryError", "attention found no memory to work in"),)
+
+    @property
+    def numbers(self) -> tuple[Symbol | Number, ...]:
+        """The symbols and numbers that are known only at the call."""
+        places = self.queries, self.keys, self.values
+        sizes = [size for one in places for size in (one.offset, *one.shape, *one.strides)]
+        found, numbers = symbols_and_numbers(self.scores, *(one.value for one in self.kept))
+        symbols = found.union(symbols_of(sizes), *(index.symbols(one.index) for one in self.kept))
+        return (*sorted(symbols, key=lambda symbol: symbol.name), *dict.fromkeys(numbers))
+
+    @property
+    def depths(self) -> tuple[Size, Size]:
+        """The lengths of a head's queries and keys, and of its values."""
+        return self.queries.shape[2], self.values.shape[2]
 
     @property
     def operands(self) -> tuple[tuple[BufferView, str], ...]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.native_ops.attention.shape import KEYS, LOWEST, Shape
 from framesmith_backends.native_ops.job import lane_numbers
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.native_ops.matmul.rectangle import multiply_add
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions
+from framesmith_backends.render.llvm.ops import emit_cast, to_memory
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
 #: Keys of one iteration.
@@ -169,9 +171,7 @@ def block(w: Writer, shape: Shape, vectors: int) -> str:
     p, lanes = parameters(*BLOCK), shape.lanes
     width, offsets = vectors * lanes, shape.offsets
     at = {name: w.at(p["memory"], offset) for name, offset in offsets.items()}
-    for v in range(vectors):
-        w.store(constant(LOWEST, "float", lanes), w.at(at["greatest"], v * lanes))
-        w.store(constant(0.0, "float", lanes), w.at(at["total"], v * lanes))
+    begin_rows(w, shape, vectors, at)
     one, wide = constant(1, "i64"), constant(width, "i64")
     query = w.at(p["query"], w.mul(p["first"], p["query_row"]))
     w.call("@fs.pack", query, p["query_row"], one, p["count"], p["depth"], at["queries"], wide)
@@ -186,7 +186,7 @@ def block(w: Writer, shape: Shape, vectors: int) -> str:
             with w.when(w.negated(same)):
                 row = w.at(column, w.mul(p["first"], p["mask_row"]))
                 w.call("@fs.pack", row, p["mask_row"], p["mask_column"], p["count"], keys, at["scores"], wide)
-        for first, rows in _in_heights(w, keys, shape.heights[vectors]):
+        for first, rows in in_heights(w, keys, shape.heights[vectors]):
             key = w.at(p["key"], w.mul(w.add(start, first), p["key_row"]))
             scores = w.at(at["scores"], w.mul(first, width))
             given = (at["queries"], key, p["key_row"], p["depth"], scores, p["scale"], masked)
@@ -196,14 +196,14 @@ def block(w: Writer, shape: Shape, vectors: int) -> str:
         w.call(f"@fs.softmax.{vectors}", at["scores"], keys, *state, ahead)
         later = w.compare("ne", start, 0)
         values = w.at(p["value"], w.mul(start, p["value_row"]))
-        for first, rows in _in_heights(w, p["depth"], shape.heights[vectors]):
+        for first, rows in in_heights(w, p["depth"], shape.heights[vectors]):
             sums = w.at(at["sums"], w.mul(first, width))
             given = (at["scores"], w.at(values, first), p["value_row"], keys, sums, at["factor"], later)
             w.call(f"@fs.values.{vectors}.{rows}", *given)
     return w.function(f"define internal void @fs.block.{vectors}({signature(BLOCK)})")
 
 
-def _in_heights(w: Writer, count: Value, heights: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
+def in_heights(w: Writer, count: Value, heights: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
     """Yield (first, rows) of tiles over `count` rows, inside of their loops."""
     start = ZERO
     for rows in heights:
@@ -211,6 +211,13 @@ def _in_heights(w: Writer, count: Value, heights: tuple[int, ...]) -> Iterator[t
         with w.loop(start, end, rows) as first:
             yield first, rows
         start = end
+
+
+def begin_rows(w: Writer, shape: Shape, vectors: int, at: dict[str, Value]) -> None:
+    """The state of rows of which nothing was seen yet."""
+    for v in range(vectors):
+        w.store(constant(LOWEST, "float", shape.lanes), w.at(at["greatest"], v * shape.lanes))
+        w.store(constant(0.0, "float", shape.lanes), w.at(at["total"], v * shape.lanes))
 
 
 FINISH = ("ptr memory", "i64 count", "i64 depth", "i64 width", "ptr out", "i64 out_row", "ptr lse", "i64 lse_row")
@@ -225,19 +232,46 @@ def finish(w: Writer, shape: Shape) -> str:
         total = w.select(w.compare("oeq", total, 0.0), w.number(1.0, total), total)
         w.store(logarithm(w, greatest, total), w.at(at["greatest"], v))
         inverse = w.div(w.number(1.0, total), total)
-        left = w.sub(p["count"], v)
-        with w.loop(ZERO, p["depth"], lanes) as d:
-            inside = w.first_lanes(w.sub(p["depth"], d), lanes)
-            source = w.at(at["sums"], w.add(w.mul(d, p["width"]), v))
-            rows = []
-            for _ in range(lanes):
-                rows.append(w.mul(w.load(source, "float", lanes), inverse))
-                source = w.at(source, p["width"])
-            goal = w.at(w.at(p["out"], w.mul(v, p["out_row"])), d)
-            for k, row in enumerate(transposed(w, rows)):
-                there = w.binary("and", inside, w.splat(w.compare("ugt", left, k), lanes))
-                w.masked_store(row, goal, there)
-                goal = w.at(goal, p["out_row"])
+        goal = w.at(p["out"], w.mul(v, p["out_row"]))
+        _write_vector(w, shape, (at["sums"], v, p["width"], inverse), (goal, p["out_row"], p["depth"]), p["count"], "f32")
     with w.loop(ZERO, p["count"]) as one:
         w.store(w.load(w.at(at["greatest"], one), "float"), w.at(p["lse"], w.mul(one, p["lse_row"])))
     return w.function(f"define internal void @fs.finish({signature(FINISH)})")
+
+
+def _write_vector(
+    w: Writer, shape: Shape, given: tuple[Value, ...], out: tuple[Value, ...], count: Value, kind: str
+) -> None:
+    """Write the rows of one vector from the `v`-th row on: their sums over totals, transposed, in a type."""
+    (sums, v, width, inverse), (goal, out_row, length) = given, out
+    lanes, memory, left = shape.lanes, DTYPES[kind].memory, w.sub(count, v)
+    with w.loop(ZERO, length, lanes) as d:
+        inside = w.first_lanes(w.sub(length, d), lanes)
+        source = w.at(sums, w.add(w.mul(d, width), v))
+        rows = []
+        for _ in range(lanes):
+            rows.append(w.mul(w.load(source, "float", lanes), inverse))
+            source = w.at(source, width)
+        place = w.at(goal, d, memory)
+        for k, row in enumerate(transposed(w, rows)):
+            there = w.binary("and", inside, w.splat(w.compare("ugt", left, k), lanes))
+            w.masked_store(to_memory(w, emit_cast(w, row, "f32", kind), kind), place, there)
+            place = w.at(place, out_row, memory)
+
+
+RESULTS = "ptr memory", "i64 count", "i64 length", "i64 width", "ptr out"
+
+
+def write_results(w: Writer, shape: Shape, kind: str, zero_masked_rows: bool) -> str:
+    """Results of a block in a type, one row behind the other; fully masked rows are NaN unless they are zeros."""
+    p, lanes, offsets = parameters(*RESULTS), shape.lanes, shape.offsets
+    at = {name: w.at(p["memory"], offset) for name, offset in offsets.items()}
+    with w.loop(ZERO, p["count"], lanes) as v:
+        total = w.load(w.at(at["total"], v), "float", lanes)
+        if zero_masked_rows:
+            total = w.select(w.compare("oeq", total, 0.0), w.number(1.0, total), total)
+        inverse = w.div(w.number(1.0, total), total)
+        goal = w.at(p["out"], w.mul(v, p["length"]), DTYPES[kind].memory)
+        given = (at["sums"], v, p["width"], inverse)
+        _write_vector(w, shape, given, (goal, p["length"], p["length"]), p["count"], kind)
+    return w.function(f"define internal void @fs.results.{kind}.{int(zero_masked_rows)}({signature(RESULTS)})")

@@ -44,7 +44,7 @@ def render_attention(widths: tuple[int, ...], target: Processor) -> str:
 def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
     """Some of the tasks, by one thread."""
     job = JOB.load(w)
-    memory = w.emit(f"call ptr @fs.take(i64 {-(-shape.offsets['end'] * 4 // 4096) * 4096})", "ptr")
+    memory = w.emit(f"call ptr @fs.take(i64 {shape.bytes})", "ptr")
     missing = w.is_null(memory)
     with w.when(missing):
         w.store(constant(1, "i64"), JOB.at(w, "failed"), 8)

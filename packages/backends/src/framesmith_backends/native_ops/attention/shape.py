@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.native_ops.job import Job
 from framesmith_backends.target import Processor
 
@@ -56,10 +57,16 @@ class Shape:
         sizes = {
             "scores": (KEYS + 1) * width, "queries": (MOST_DEPTH + 1) * width, "sums": (MOST_DEPTH + 1) * width,
             "greatest": width, "total": width, "factor": width, "row": KEYS_OF_ROW + self.lanes,
+            "rows": KEYS * MOST_DEPTH,
         }  # fmt: skip
         for name, size in sizes.items():
             found[name], at = at, at + -(-size // 16) * 16
         return {**found, "end": at}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a thread's scratch, whole pages."""
+        return -(-self.offsets["end"] * 4 // 4096) * 4096
 
 
 def shape_of(target: Processor) -> Shape:
@@ -77,8 +84,13 @@ def blocks_of(shape: Shape, queries: int) -> int:
 
 def widths_of(shape: Shape, queries: int) -> tuple[int, ...]:
     """The widths of the blocks that so many queries are divided among, in vectors; none for few queries."""
-    if queries <= FEW:
-        return ()
-    vectors, blocks = -(-queries // shape.lanes), blocks_of(shape, queries)
-    each, more = divmod(vectors, blocks)
+    return () if queries <= FEW else block_widths(shape, queries)
+
+
+def block_widths(shape: Shape, queries: Size) -> tuple[int, ...]:
+    """The same of any number of queries; all widths of an unknown one."""
+    if not isinstance(queries, int):
+        return tuple(range(1, shape.most + 1))
+    vectors = -(-queries // shape.lanes)
+    each, more = divmod(vectors, -(-vectors // shape.most))
     return (each, each + 1) if more else (each,)

@@ -8,11 +8,13 @@ enough work on the process's own OpenMP threads. The interpreter lock is release
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from framesmith_backends.ir.canonical import kernel_form
 from framesmith_backends.ir.expr import Number, cost
+from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.matmul import Item, Matmul
 from framesmith_backends.ir.program import Failure
@@ -44,17 +46,23 @@ class NativeLaunch:
     numbers: tuple[int, ...] = ()
 
 
+#: Gives the text of an item's functions, the first of the given name, its extent, and the declarations it needs.
+Render = Callable[[Any, str, Processor, bool], tuple[str, Shape, dict[str, None]]]
+
+
 @dataclass(slots=True)
 class KernelModule:
     """The text being gathered: distinct kernel functions by body, declarations, entries.
 
-    `rendered` has the functions' names, and the extents, by the kernels' canonical structure.
+    `rendered` has the functions' names, and the extents, by the kernels' canonical structure. `renderers` are those of
+    items that are neither kernels nor matmuls, by their types.
     """
 
     target: Processor
     bytes_to_handle: int
     tensor_types: tuple[str, ...]
     strict: bool = False
+    renderers: Mapping[type, Render] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     rendered: dict[Hashable, tuple[str, Shape]] = field(default_factory=dict)
     declarations: dict[str, None] = field(default_factory=dict)
@@ -123,18 +131,19 @@ def _point_cycles(item: Item) -> int:
     return cost(*(value for one in item.passes for value in one.values)) + 4 if isinstance(item, Kernel) else 1
 
 
-def add_kernel(m: KernelModule, kernel: Kernel) -> tuple[str, Shape]:
-    """The name of the kernel's function, and the kernel's own extents.
+def add_kernel(m: KernelModule, kernel: Item) -> tuple[str, Shape]:
+    """The name of the function of a kernel, or of an item with a renderer, and its own extents.
 
     Kernels whose functions have the same text share one: they may differ in names, and in the extent of the
     parallel loop, which is an argument.
     """
-    structure = kernel_form(kernel)
+    structure = kernel_form(kernel) if isinstance(kernel, Kernel) else None
     if structure is not None and structure in m.rendered:
         return m.rendered[structure]
-    text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
+    render: Render = m.renderers.get(type(kernel), render_kernel)
+    text, shape, declarations = render(kernel, "KERNEL", m.target, m.strict)
     if text not in m.functions:
-        m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
+        m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}")
         m.declarations.update(declarations)
     found = m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
     if structure is not None:
@@ -155,7 +164,7 @@ def add_entry(
     The buffers after the tensors lie in the last of these, `inner` bytes from its start.
     """
     has_matmuls = any(isinstance(launch.item, Matmul) for launch in launches)
-    failures = [check.failure for launch in launches if isinstance(launch.item, Kernel) for check in launch.item.checks]
+    failures = [failure for launch in launches for failure in _failures_of(launch.item)]
     w = Writer(entry=[f"%table = alloca [{count + len(inner)} x ptr], align 16"])
     w.out += inner_lines(m, name, count, inner)
     given = [number_value(k, one).typed for k, one in enumerate(numbers)] + ["ptr %table"]
@@ -248,19 +257,22 @@ def _write_launches(
     if len(launches) <= PART:
         for number, launch in enumerate(launches):
             _write_launch(m, w, number, launch, checks)
-            checks += _checks_of(launch)
+            checks += len(_failures_of(launch.item))
         return
     for start in range(0, len(launches), PART):
         part, inside, some = f"{name}.part{start // PART}", Writer(), launches[start : start + PART]
         _write_launches(m, inside, part, some, given, checks)
-        checks += sum(map(_checks_of, some))
+        checks += sum(len(_failures_of(one.item)) for one in some)
         lines = [*inside.entry, *inside.out, "ret void"]
         m.entries.append(function_text(f"define internal void @{part}({given})", lines))
         w.line(f"call void @{part}({given})")
 
 
-def _checks_of(launch: NativeLaunch) -> int:
-    return len(launch.item.checks) if isinstance(launch.item, Kernel) else 0
+def _failures_of(item: Item) -> tuple[Failure, ...]:
+    """What an item may raise, a byte of the entry's each."""
+    if isinstance(item, Kernel):
+        return tuple(check.failure for check in item.checks)
+    return item.failures if isinstance(item, FusedAttention) else ()
 
 
 def _counts_lines(launches: Sequence[NativeLaunch]) -> list[object]:
@@ -326,16 +338,16 @@ def _write_launch(m: KernelModule, w: Writer, number: int, launch: NativeLaunch,
         names = [param.name for param in item.params]
         emit_matmul(w, item, dict(zip(names, pointers, strict=True)), known)
         return
-    assert isinstance(item, Kernel)
     function, shape = add_kernel(m, item)
+    can_fail = bool(_failures_of(item))
     values = [*pointers, *(number_value(at, n) for at, n in zip(launch.numbers, item.numbers, strict=True))]
     own = Value(f"%t{number}", "ptr")
-    w.entry.append(f"{own.text} = alloca [{len(values) + bool(item.checks)} x ptr], align 16")
+    w.entry.append(f"{own.text} = alloca [{len(values) + can_fail} x ptr], align 16")
     if item.points == 0:
         return
     for k, value in enumerate(values):
         w.store(value, w.at(own, k, "ptr"), 0)
-    if item.checks:
+    if can_fail:
         w.store(w.at(Value("%failed.checks", "ptr"), checks, "i8"), w.at(own, len(values), "ptr"), 0)
     extent, points = emit_size(w, shape.extent, known), emit_size(w, shape.points, known)
     # As many threads as have enough to do each.

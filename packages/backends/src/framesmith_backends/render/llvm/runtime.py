@@ -117,9 +117,10 @@ team:
 
 #: Scratch memory of threads, pooled between calls; all of a module's blocks have one size.
 #: `ptr fs.take(i64 size)`, whose result may be null, and `void fs.give(ptr)`.
-SCRATCH = """declare ptr @aligned_alloc(i64, i64)
-declare void @free(ptr)
-@fs.pool = internal global [256 x ptr] zeroinitializer
+POOL = (
+    "declare ptr @aligned_alloc(i64, i64)",
+    "declare void @free(ptr)",
+    """@fs.pool = internal global [256 x ptr] zeroinitializer
 
 define internal ptr @fs.take(i64 %size) #0 {
 entry:
@@ -163,7 +164,9 @@ full:
   br label %done
 done:
   ret void
-}"""
+}""",
+)
+SCRATCH = "\n".join(POOL)
 
 
 def attributes(target: Processor) -> str:

@@ -1,4 +1,4 @@
-"""Attention on a GPU in one kernel: Q·K matmul, pointwise work, softmax, P·V matmul.
+"""Attention in one kernel: Q·K matmul, pointwise work, softmax, P·V matmul.
 
 Found by what is computed: a kernel that reads the first matmul at its own point alone, finds the largest of what it
 computes of it in a row, the sum of exponentials below that, and stores their quotients, which the second matmul alone
@@ -59,11 +59,11 @@ class Found:
         return {kind for item in self.items.values() for _, kind in item.operands}
 
 
-def attentions(grouped: Grouped) -> list[Found]:
+def attentions(grouped: Grouped, on_gpu: bool) -> list[Found]:
     """The attention among the nodes."""
     found = []
     for name, node in grouped.calls.items():
-        one = _attention(grouped, node)
+        one = _attention(grouped, node, on_gpu)
         if isinstance(one, Found) and not grouped.written.isdisjoint(one.buffers):
             one = Refusal("a call writes to what it reads")
         if isinstance(one, Found):
@@ -94,7 +94,7 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
     return replace(program, defs=defs, layouts=layouts), kept
 
 
-def _attention(grouped: Grouped, node: CallNode) -> Found | Refusal | None:
+def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusal | None:
     """Return the attention whose matmul with the values is this call; None for a matmul of no reduced rows."""
     pv_matmul, calls = grouped.matmul(node), grouped.calls
     group = grouped.makers.get(pv_matmul.a.source) if pv_matmul is not None else None
@@ -131,7 +131,7 @@ def _attention(grouped: Grouped, node: CallNode) -> Found | Refusal | None:
         (queries, kind), (keys, _) = uncast.view(queries), uncast.view(keys)
     depth = pv_matmul.columns.size
     assert isinstance(depth, int)
-    if why := why_not_deep(max(matmul.depth, depth), kind):
+    if why := why_not_deep(max(matmul.depth, depth), kind, on_gpu):
         return Refusal(why)
     item = FusedAttention(
         f"attention_{pv_matmul.name}", queries, keys, pv_matmul.b, kind, pv_matmul.dtype, matmul.batch,

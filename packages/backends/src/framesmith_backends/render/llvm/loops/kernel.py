@@ -101,7 +101,7 @@ def render_kernel(
     b = Builder(flags="" if strict else " contract", vectors=target.vectors)
     r = Rendering(kernel, shape.lanes, b, target)
     r.b.out = r.entry.lines
-    _open_buffers(r)
+    open_buffers(r)
     body: list[object] = []
     r.b.out = body
     _parallel_loop(r, shape)
@@ -111,7 +111,8 @@ def render_kernel(
     return f"{head}\n{text}\n{freed}  ret void\n}}", shape, r.b.declared
 
 
-def _open_buffers(r: Rendering) -> None:
+def open_buffers(r: Rendering) -> None:
+    """Read the table of buffers and numbers, and make room for rows of scratch."""
     def argument(k: int, kind: str) -> Value:
         slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
         return r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
