@@ -16,7 +16,7 @@ from framesmith_backends.ir.fused.attention import FINITE_TOTAL, FULLY_MASKED, L
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
 from framesmith_backends.ir.kernel import Kernel, RowPass, Store
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.loops.emit import emit, emit_store
 from framesmith_backends.render.llvm.loops.kernel import open_buffers
 from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
@@ -93,7 +93,8 @@ def seen_function(item: FusedAttention, name: str, seen: Expr, target: Processor
     r = f.r
     flags = Value("", "i1", r.lanes).type
     some, every = r.room(flags), r.room(flags)
-    r.entry.lines += [f"store {flags} zeroinitializer, {some.typed}", f"store {flags} splat (i1 true), {every.typed}"]
+    starts = (constant(value, "i1", r.lanes).typed for value in (False, True))
+    r.entry.lines += [f"store {start}, {cell.typed}" for start, cell in zip(starts, (some, every), strict=True)]
 
     def joined(op: str, cell: Value, shown: Value) -> None:
         before = r.b.emit(f"load {flags}, {cell.typed}", "i1", r.lanes)
@@ -162,7 +163,9 @@ class _Function:
             (RowPass((), (), (stored,)),), numbers=item.numbers,
         )  # fmt: skip
         builder = Builder(flags="" if strict else " contract", vectors=target.vectors)
-        self.item, self.r = item, Rendering(kernel, target.float_lanes, builder, target)
+        # No index knows of a single row.
+        lanes = 1 if item.rows.size == 1 else target.float_lanes
+        self.item, self.r = item, Rendering(kernel, lanes, builder, target)
         self.r.b.out = self.r.entry.lines
         open_buffers(self.r)
 

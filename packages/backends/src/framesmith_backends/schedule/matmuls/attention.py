@@ -11,7 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir.dtypes import LOW_PRECISION
-from framesmith_backends.ir.expr import Cast, Const, Expr, Load, Op, Ref, loads, substitute, transform, variables, walk
+from framesmith_backends.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Ref,
+    cost,
+    guarded,
+    loads,
+    substitute,
+    transform,
+    variables,
+    walk,
+)
 from framesmith_backends.ir.fused.attention import (
     FINITE_TOTAL,
     FULLY_MASKED,
@@ -25,11 +39,13 @@ from framesmith_backends.ir.fused.attention import (
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Store
-from framesmith_backends.ir.program import Program, contiguous_strides
+from framesmith_backends.ir.program import Def, Program, contiguous_strides
+from framesmith_backends.ir.ranges import simplified
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.reporting import Refusal, note
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
+from framesmith_backends.schedule.fusion.inline import LARGEST_COST
 from framesmith_backends.schedule.matmuls.grouped import Grouped, Uncast, is_plain, point_of, sizes_of
 
 
@@ -125,6 +141,7 @@ def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusa
     if moved is None:
         return Refusal("the scores read the matmul at several points, or rows keep more than single numbers")
     scores, kept = moved
+    scores, recomputed = _recomputed(grouped, group, scores, matmul)
     uncast, kind, queries, keys = Uncast(grouped, (made.number,)), "f32", matmul.a, matmul.b
     low = uncast.kind(queries.source)
     if low is not None and low == uncast.kind(keys.source):
@@ -139,7 +156,7 @@ def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusa
         tile_for(matmul.depth, depth, kind), kept,
     )  # fmt: skip
     made_here, left = frozenset((made.call.name, node.call.name)), _left(group, others)
-    unmade, unread = frozenset(uncast.names - uncast.unread), frozenset(uncast.unread)
+    unmade, unread = frozenset(uncast.names - uncast.unread), frozenset(uncast.unread) | recomputed
     return Found({node.number: item}, made_here, frozenset((group.number,)), unmade, unread, left=left)
 
 
@@ -251,6 +268,43 @@ def _hides(fully_masked: Sequence[Accumulate], scores: Expr) -> Accumulate | Non
     (one, *rest) = fully_masked
     is_it = one.kind == "all" and one.value == Op("eq", scores, Const(LOWEST, "f32"))
     return one if is_it and not rest else None
+
+
+def _recomputed(
+    grouped: Grouped, group: Group, scores: Expr, matmul: FusedMatmul
+) -> tuple[Expr, frozenset[str]]:
+    """The scores with definitions that they alone read, another element for each row and column, computed in place.
+
+    Such a definition is as large as the scores of a head. Second, the names of those that nothing reads then.
+    """
+    gone, program = set[str](), grouped.program
+
+    def flattened(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        return Load(e.source, (index.total(zip(e.index, program.layouts[e.source].steps, strict=True)),), e.dtype, e.guard)
+
+    def rule(e: Expr) -> Expr | None:
+        if not isinstance(e, Load) or not {matmul.rows, matmul.columns} <= index.variables(e.index[0]):
+            return None
+        d = program.defs.get(e.source)
+        if d is None or not _is_recomputable(grouped, group, d):
+            return None
+        gone.add(d.name)
+        where = zip(d.axes, index.delinearize(e.index[0], d.layout.shape), strict=True)
+        body = transform(substitute(d.body, {axis: ix for axis, ix in where if axis is not None}), flattened)
+        return transform(guarded(body, e.guard), rule)
+
+    return simplified(transform(scores, rule)), frozenset(gone)
+
+
+def _is_recomputable(grouped: Grouped, group: Group, d: Def) -> bool:
+    """Whether the definition is pointwise, of moderate cost, and stored for this group alone."""
+    if any(one is not None for one in (d.reduction, d.scan, d.failure, d.updates, d.buffer)):
+        return False
+    is_dense = d.layout.strides == contiguous_strides(d.layout.shape)
+    in_memory = grouped.program.kept | grouped.program.alone
+    return is_dense and d.name not in in_memory and grouped.readers[d.name] == [group.number] and cost(d.body) <= LARGEST_COST
 
 
 def by_rows(where: Mapping[Var, Ix], along: Var, matmul: FusedMatmul) -> dict[Var, Ix]:
