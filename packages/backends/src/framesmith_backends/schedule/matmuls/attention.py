@@ -112,7 +112,7 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
 
 def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusal | None:
     """Return the attention whose matmul with the values is this call; None for a matmul of no reduced rows."""
-    pv_matmul, calls = grouped.matmul(node), grouped.calls
+    pv_matmul, calls = grouped.matmul(node, not on_gpu), grouped.calls
     group = grouped.makers.get(pv_matmul.a.source) if pv_matmul is not None else None
     if pv_matmul is None or group is None or group.reduced is None:
         return None
@@ -122,7 +122,7 @@ def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusa
     if probabilities not in grouped.stored or group.has_effects:
         return Refusal("checks or scattered writes among the probabilities")
     kernel, others = _without_others(with_equal_reductions_once(grouped.kernel("softmax", group)), probabilities, calls)
-    softmax = _softmax(kernel)
+    softmax = None if on_gpu and kernel.numbers else _softmax(kernel)
     if softmax is None:
         return Refusal("its first operand is no softmax along rows, in float32")
     scores, zero_masked_rows, names = softmax
@@ -132,7 +132,7 @@ def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusa
     made = calls[first.pop()]
     if grouped.readers[made.call.name] != [group.number]:
         return Refusal("the matmul of queries and keys has other readers")
-    matmul = grouped.matmul(made)
+    matmul = grouped.matmul(made, not on_gpu)
     if matmul is None or matmul.dtype != "f32":
         return Refusal("the scores are of no matmul in float32 with fixed sizes")
     if not _fit(matmul, pv_matmul):
@@ -147,7 +147,8 @@ def _attention(grouped: Grouped, node: CallNode, on_gpu: bool) -> Found | Refusa
     if low is not None and low == uncast.kind(keys.source):
         (queries, kind), (keys, _) = uncast.view(queries), uncast.view(keys)
     depth = pv_matmul.columns.size
-    assert isinstance(depth, int)
+    if not isinstance(depth, int) or not isinstance(queries.shape[2], int):
+        return Refusal("heads of unknown length")
     if why := why_not_deep(max(matmul.depth, depth), kind, on_gpu):
         return Refusal(why)
     item = FusedAttention(
@@ -224,7 +225,7 @@ def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
 
     Third, the roles of its reductions by name.
     """
-    if len(kernel.passes) != 3 or kernel.scratch or kernel.down or kernel.numbers or len(kernel.row) != 1:
+    if len(kernel.passes) != 3 or kernel.scratch or kernel.down or len(kernel.row) != 1:
         return None
     tops, sums, last = kernel.passes
     plain = all(not (one.checks or one.scans or one.columns) for one in kernel.passes)

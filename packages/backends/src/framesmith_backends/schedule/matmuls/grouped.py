@@ -15,7 +15,7 @@ from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import BufferView, Call, Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.ir.symbolic.size import Size, numel
+from framesmith_backends.ir.symbolic.size import Size, hint, numel, surely_positive
 from framesmith_backends.schedule.fusion.domains import flat_index
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.kernels.build import build_kernel
@@ -80,9 +80,12 @@ class Grouped:
         names = {name for call in self.program.calls.values() if call.effect for name in call.needs}
         return names | {self.program.views[name].source for name in names if name in self.program.views}
 
-    def matmul(self, node: CallNode) -> FusedMatmul | None:
-        """Return the call as a matmul of which nothing but the result is stored, if it is one without effects."""
-        return None if node.call.effect else matmul_of(self.program, node.call)
+    def matmul(self, node: CallNode, symbolic: bool = False) -> FusedMatmul | None:
+        """Return the call as a matmul of which nothing but the result is stored, if it is one without effects.
+
+        Its sizes are known unless they may be `symbolic`; its depth is then the hint of an unknown one.
+        """
+        return None if node.call.effect else matmul_of(self.program, node.call, symbolic)
 
     def kernel(self, name: str, group: Group) -> Kernel:
         return build_kernel(name, self.program, group, self.stored, scratch=False)
@@ -99,7 +102,7 @@ class Grouped:
         return kernel if plain and all(isinstance(v.size, int) for v in kernel.outer) else None
 
 
-def matmul_of(program: Program, call: Call) -> FusedMatmul | None:
+def matmul_of(program: Program, call: Call, symbolic: bool = False) -> FusedMatmul | None:
     """The call as a matmul of which nothing but the result is stored, or None."""
     split = OPERANDS.get(call.node.target)
     operands = None if split is None else split(call.node)
@@ -112,7 +115,7 @@ def matmul_of(program: Program, call: Call) -> FusedMatmul | None:
     if any(program.layouts[one.source].dtype != layout.dtype for one in (a, b)):
         return None
     sizes = (*a.shape, *b.shape, *a.strides, *b.strides, a.offset, b.offset, *layout.shape)
-    if not all(isinstance(n, int) for n in sizes) or 0 in (*a.shape, *b.shape):
+    if not (symbolic or all(isinstance(n, int) for n in sizes)) or not all(map(surely_positive, (*a.shape, *b.shape))):
         return None
     if layout.strides != contiguous_strides(layout.shape):
         return None
@@ -122,9 +125,7 @@ def matmul_of(program: Program, call: Call) -> FusedMatmul | None:
         return None
     name = re.sub(r"\W", "_", f"matmul_{call.name}")
     epilogue = pointwise(name, loops, (Store(call.name, flat_index(loops), value),))
-    k = a.shape[2]
-    assert isinstance(k, int)
-    return FusedMatmul(name, a, b, layout.dtype, *loops, k, epilogue, TileShape(64, 64, 32, 4, 3))
+    return FusedMatmul(name, a, b, layout.dtype, *loops, hint(a.shape[2]), epilogue, TileShape(64, 64, 32, 4, 3))
 
 
 def _matrices(program: Program, node: object) -> BufferView | None:
@@ -176,6 +177,10 @@ def is_plain(matmul: FusedMatmul) -> bool:
 
 def point_at(loops: Iterable[Var], where: Ix, place: Ix) -> dict[Var, Ix] | None:
     """Return the loops at the point where the index `where` has the value `place`; None if that is not known."""
+    if not all(isinstance(var.size, int) for var in loops):
+        order = [*loops]
+        found = zip(order, index.delinearize(place, tuple(var.size for var in order)), strict=True)
+        return dict(found) if where == flat_index(order) else None
     steps = [(index.coefficient(where, var), var) for var in loops if var.size != 1]
     if where.const != 0 or not all(isinstance(step, int) and isinstance(var.size, int) for step, var in steps):
         return None
