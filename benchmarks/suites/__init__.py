@@ -30,6 +30,9 @@ SUITES = {
         selective=True,
     ),
     "dynamic": Suite("models", "sentences of changing lengths through a small transformer"),
+    "flex_attention": Suite(
+        "kernels", "flex attention on the CPU: score and mask functions, checked against eager", selective=True
+    ),
     "foreign": Suite("calls", "code without tensors inside compiled functions"),
     "generation": Suite("models", "text generated token by token with a cache that grows"),
     "gpu_models": Suite(

@@ -149,10 +149,10 @@ def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[M
     """LLVM's text of the runs, and what they are entered through. LLVM is loaded by the first graph that has any."""
     from framesmith_backends.launch.llvm.engine import TENSOR_TYPES, begin_module, machine
     from framesmith_backends.native_ops.attention.fused import render_fused_attention
-    from framesmith_backends.render.llvm.module import KernelModule, NativeLaunch, add_entry
+    from framesmith_backends.render.llvm.module import KernelModule, NativeLaunch, Render, add_entry
 
     known = machine()
-    renderers = {FusedAttention: render_fused_attention}
+    renderers: dict[type, Render] = {FusedAttention: render_fused_attention}
     module = KernelModule(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict, renderers)
     for run in runs:
         positions = run.positions

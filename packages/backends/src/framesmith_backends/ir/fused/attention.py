@@ -71,14 +71,14 @@ class FusedAttention:
     result: str
     tile: AttentionTile
     kept: tuple[Store, ...] = ()
-    #: What a kernel of the CPU may raise.
+    #: The exceptions of a kernel of the CPU.
     failures: ClassVar[tuple[Failure, ...]] = (Failure("MemoryError", "attention found no memory to work in"),)
 
     @property
     def numbers(self) -> tuple[Symbol | Number, ...]:
         """The symbols and numbers that are known only at the call."""
-        places = self.queries, self.keys, self.values
-        sizes = [size for one in places for size in (one.offset, *one.shape, *one.strides)]
+        operands = self.queries, self.keys, self.values
+        sizes = [size for one in operands for size in (one.offset, *one.shape, *one.strides)]
         found, numbers = symbols_and_numbers(self.scores, *(one.value for one in self.kept))
         symbols = found.union(symbols_of(sizes), *(index.symbols(one.index) for one in self.kept))
         return (*sorted(symbols, key=lambda symbol: symbol.name), *dict.fromkeys(numbers))

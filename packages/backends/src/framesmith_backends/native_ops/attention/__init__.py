@@ -1,4 +1,7 @@
-"""Attention of float32 on the CPU: scores, softmax and P·V matmul, with nothing but the results in memory.
+"""Attention on the CPU: scores, softmax and P·V matmul, with nothing but the results in memory.
+
+Two things use it: the operator in the place of ATen's, of float32, and the fused attention of runs (`fused.py`).
+
 
 Note [Across queries]: the lanes of a vector are queries, and the rows of a register tile keys, or elements of values.
 Only the queries of a block are transposed, once: an element of a key, or of a value, is read where it is and meets all

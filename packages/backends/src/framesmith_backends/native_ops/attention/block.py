@@ -233,7 +233,9 @@ def finish(w: Writer, shape: Shape) -> str:
         w.store(logarithm(w, greatest, total), w.at(at["greatest"], v))
         inverse = w.div(w.number(1.0, total), total)
         goal = w.at(p["out"], w.mul(v, p["out_row"]))
-        _write_vector(w, shape, (at["sums"], v, p["width"], inverse), (goal, p["out_row"], p["depth"]), p["count"], "f32")
+        _write_vector(
+            w, shape, (at["sums"], v, p["width"], inverse), (goal, p["out_row"], p["depth"]), p["count"], "f32"
+        )
     with w.loop(ZERO, p["count"]) as one:
         w.store(w.load(w.at(at["greatest"], one), "float"), w.at(p["lse"], w.mul(one, p["lse_row"])))
     return w.function(f"define internal void @fs.finish({signature(FINISH)})")

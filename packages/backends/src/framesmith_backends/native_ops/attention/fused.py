@@ -141,9 +141,9 @@ class _Item:
         """The symbols' values, behind the buffers' addresses."""
         at = len(self.item.params)
         numbers = [one for one in self.item.numbers if isinstance(one, Symbol)]
-        places = [at + self.item.numbers.index(one) for one in numbers]
+        slots = [at + self.item.numbers.index(one) for one in numbers]
         buffers = Value("%buffers", "ptr")
-        return {one: w.load(w.at(buffers, k, "i64"), "i64", align=8) for one, k in zip(numbers, places, strict=True)}
+        return {one: w.load(w.at(buffers, k, "i64"), "i64", align=8) for one, k in zip(numbers, slots, strict=True)}
 
     def buffer(self, w: Writer, name: str) -> Value:
         at = [param.name for param in self.item.params].index(name)
@@ -226,7 +226,7 @@ class _Item:
 
     @contextmanager
     def _where_seen(self, w: Writer, here: dict[str, Value]) -> Iterator[Value | None]:
-        """What is written within, done where anything of the block is seen; yields how much is."""
+        """A context of code that runs where anything of the block is seen; yields how much is."""
         if self.scores.seen is None:
             yield None
             return

@@ -1,9 +1,8 @@
 """Functions of a block of scores, given as expressions over the loops of the matmul of queries and keys.
 
-Note [Score expressions]: a block's scores lie with the lanes, which are rows, side by side. What is known of a row, such
-as the slope of its head, is computed once before the loop over the block's columns. Where the mask depends on indices
-alone, it is asked of a block first: a block of which nothing is seen is passed by, and of one that is seen as a whole
-the scores are computed without it.
+Note [Score expressions]: the lanes are rows. What is known of a row, such as the slope of its head, is computed once
+before the loop over the block's columns. Where the mask depends on indices alone, it is asked of a block first: a block
+of which nothing is seen is passed by, and of one that is seen as a whole the scores are computed without it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.target import Processor
 
 MATMUL = Ref(ACCUMULATOR, "f32")
-#: What a function of a block takes: the item's buffers, the number of the matmul, the block's rows.
+#: The parameters of a function of a block: the item's buffers, the number of the matmul, the block's rows.
 ROWS = "ptr buffers", "i64 batch", "i64 first", "i64 end"
 #: The block's columns besides, and its scores, of which a column takes `width`.
 SCORES = *ROWS, "i64 column", "i64 stop", "ptr scores", "i64 width"
 SEEN = SCORES[:-2]
 KEPT = *ROWS, "ptr greatest", "ptr total"
-#: What is seen of a block: nothing, some of it, all.
+#: Answers of a mask: nothing of a block is seen, or all of it.
 NOTHING, ALL = 0, 2
 
 
@@ -59,14 +58,13 @@ def scores_of(item: FusedAttention) -> Scores:
 
 def _scaled(scores: Expr) -> tuple[float, Expr]:
     """The number that all reads of the matmul are multiplied by, and the scores without it."""
-    users = [node for node in walk(scores) if MATMUL in children(node)]
-    if len(users) != 1 or not isinstance(users[0], Op) or users[0].name != "mul":
+    scaled, *others = [node for node in walk(scores) if MATMUL in children(node)] or [scores]
+    if others or not isinstance(scaled, Op) or scaled.name != "mul":
         return 1.0, scores
-    (product,) = users
-    factors = [one for one in product.args if isinstance(one, Const)]
+    factors = [one for one in scaled.args if isinstance(one, Const)]
     if len(factors) != 1:
         return 1.0, scores
-    return float(factors[0].value), transform(scores, lambda e: MATMUL if e == product else None)
+    return float(factors[0].value), transform(scores, lambda e: MATMUL if e == scaled else None)
 
 
 def scores_function(item: FusedAttention, name: str, value: Expr, target: Processor, strict: bool) -> Written:

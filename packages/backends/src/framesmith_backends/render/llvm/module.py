@@ -269,7 +269,7 @@ def _write_launches(
 
 
 def _failures_of(item: Item) -> tuple[Failure, ...]:
-    """What an item may raise, a byte of the entry's each."""
+    """The exceptions that an item may raise; each has a byte of the entry's."""
     if isinstance(item, Kernel):
         return tuple(check.failure for check in item.checks)
     return item.failures if isinstance(item, FusedAttention) else ()

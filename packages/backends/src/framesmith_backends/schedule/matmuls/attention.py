@@ -271,9 +271,7 @@ def _hides(fully_masked: Sequence[Accumulate], scores: Expr) -> Accumulate | Non
     return one if is_it and not rest else None
 
 
-def _recomputed(
-    grouped: Grouped, group: Group, scores: Expr, matmul: FusedMatmul
-) -> tuple[Expr, frozenset[str]]:
+def _recomputed(grouped: Grouped, group: Group, scores: Expr, matmul: FusedMatmul) -> tuple[Expr, frozenset[str]]:
     """The scores with definitions that they alone read, another element for each row and column, computed in place.
 
     Such a definition is as large as the scores of a head. Second, the names of those that nothing reads then.
@@ -283,7 +281,9 @@ def _recomputed(
     def flattened(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
             return None
-        return Load(e.source, (index.total(zip(e.index, program.layouts[e.source].steps, strict=True)),), e.dtype, e.guard)
+        return Load(
+            e.source, (index.total(zip(e.index, program.layouts[e.source].steps, strict=True)),), e.dtype, e.guard
+        )
 
     def rule(e: Expr) -> Expr | None:
         if not isinstance(e, Load) or not {matmul.rows, matmul.columns} <= index.variables(e.index[0]):
@@ -305,7 +305,12 @@ def _is_recomputable(grouped: Grouped, group: Group, d: Def) -> bool:
         return False
     is_dense = d.layout.strides == contiguous_strides(d.layout.shape)
     in_memory = grouped.program.kept | grouped.program.alone
-    return is_dense and d.name not in in_memory and grouped.readers[d.name] == [group.number] and cost(d.body) <= LARGEST_COST
+    return (
+        is_dense
+        and d.name not in in_memory
+        and grouped.readers[d.name] == [group.number]
+        and cost(d.body) <= LARGEST_COST
+    )
 
 
 def by_rows(where: Mapping[Var, Ix], along: Var, matmul: FusedMatmul) -> dict[Var, Ix]:

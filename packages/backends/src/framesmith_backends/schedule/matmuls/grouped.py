@@ -179,8 +179,8 @@ def point_at(loops: Iterable[Var], where: Ix, place: Ix) -> dict[Var, Ix] | None
     """Return the loops at the point where the index `where` has the value `place`; None if that is not known."""
     if not all(isinstance(var.size, int) for var in loops):
         order = [*loops]
-        found = zip(order, index.delinearize(place, tuple(var.size for var in order)), strict=True)
-        return dict(found) if where == flat_index(order) else None
+        positions = index.delinearize(place, tuple(var.size for var in order))
+        return dict(zip(order, positions, strict=True)) if where == flat_index(order) else None
     steps = [(index.coefficient(where, var), var) for var in loops if var.size != 1]
     if where.const != 0 or not all(isinstance(step, int) and isinstance(var.size, int) for step, var in steps):
         return None

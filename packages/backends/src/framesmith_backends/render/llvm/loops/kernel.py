@@ -113,6 +113,7 @@ def render_kernel(
 
 def open_buffers(r: Rendering) -> None:
     """Read the table of buffers and numbers, and make room for rows of scratch."""
+
     def argument(k: int, kind: str) -> Value:
         slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
         return r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
