@@ -2,7 +2,6 @@
 
 Two things use it: the operator in the place of ATen's, of float32, and the fused attention of runs (`fused.py`).
 
-
 Note [Across queries]: the lanes of a vector are queries, and the rows of a register tile keys, or elements of values.
 Only the queries of a block are transposed, once: an element of a key, or of a value, is read where it is and meets all
 lanes, for any strides and head size. Maxima and sums of rows are taken lane by lane.
