@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -50,11 +51,30 @@ def scan(
     captured: Sequence[Any],
 ) -> Tensors:
     """Record a scan. The first results of the body have the layouts of `carried`."""
+    xs, captured = _needed(body, carried, xs, captured)
     counts = len(carried), len(xs)
     last = _like(tracer, body.results[: len(carried)])
     stacks = _stacks(tracer, body.results[len(carried) :], xs[0].shape[0])
     operands = (*carried, *xs, *captured, *body.numbers)
     return record(tracer, control_flow.scan, [body], (counts, reverse), operands, [*last, *stacks])
+
+
+def _needed(
+    body: AtenBody, carried: Sequence[torch.Tensor], xs: Sequence[torch.Tensor], captured: Sequence[Any]
+) -> tuple[Sequence[torch.Tensor], Sequence[Any]]:
+    """Return the slices and captured values that the body reads, the first of all slices if it reads none.
+
+    The body takes no others then: what a gradient does not need is not saved for it.
+    """
+    graph = body.module.graph
+    operands = graph.find_nodes(op="placeholder")[len(carried) :]
+    read = [bool(operand.users) for operand in operands[: len(xs) + len(captured)]]
+    read[0] = read[0] or not any(read[: len(xs)])
+    for operand, on in zip(operands, read, strict=False):
+        if not on:
+            graph.erase_node(operand)
+    body.module.recompile()
+    return [*compress(xs, read)], [*compress(captured, read[len(xs) :])]
 
 
 def associative_scan(

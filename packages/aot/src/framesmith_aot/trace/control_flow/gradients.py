@@ -18,18 +18,27 @@ def backward_of(run: Run, wants: Sequence[bool]) -> Backward:
     """Return the backward pass of a body to those operands that are wanted; zeros where no gradient flows."""
 
     def backward(child: GraphTracer, args: Sequence[Any], grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        leaves = [one.requires_grad_() for one, on in zip(args, wants, strict=True) if on]
-        with torch.enable_grad():
-            results = run(child, args)
-        given = [(one, grad) for one, grad in zip(results, grads, strict=True) if grad is not None]
-        given = [(one, grad) for one, grad in given if one.requires_grad]
-        if not (given and leaves):
-            return [torch.zeros_like(one) for one in leaves]
-        roots, seeds = [one for one, _ in given], [grad for _, grad in given]
-        found: Any = torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
+        leaves = [one for one, on in zip(args, wants, strict=True) if on]
+        found = flowing(run, child, args, wants, grads)
         return [torch.zeros_like(one) if grad is None else grad for one, grad in zip(leaves, found, strict=True)]
 
     return backward
+
+
+def flowing(
+    run: Run, child: GraphTracer, args: Sequence[Any], wants: Sequence[bool], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Compute the gradients of a body's wanted operands from those of its results; None where none flows."""
+    leaves = [one.requires_grad_() for one, on in zip(args, wants, strict=True) if on]
+    with torch.enable_grad():
+        results = run(child, args)
+    given = [(one, grad) for one, grad in zip(results, grads, strict=True) if grad is not None]
+    given = [(one, grad) for one, grad in given if one.requires_grad]
+    if not (given and leaves):
+        return [None for _ in leaves]
+    roots, seeds = [one for one, _ in given], [grad for _, grad in given]
+    found: Any = torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
+    return [*found]
 
 
 class Saved:

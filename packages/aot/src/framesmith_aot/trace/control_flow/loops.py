@@ -3,7 +3,11 @@
 Note [Gradients of scans]: a step's backward pass runs the step again, on what it began with: carried values, slices and
 captured values. A scan carries gradients of the carried values, and sums of those of captured values; its results are
 gradients of the slices. In training the forward scan also returns stacks of the carried values that its steps began
-with; of an associative scan the results themselves are these.
+with.
+
+Note [Gradients of associative scans]: the results are what steps began with. Gradients are carried of the live results
+alone: those that have gradients, and those that the gradients of live ones reach. The first slice is no step's result;
+its gradient is that of the first result, which the body chooses, so that one scan has all slices.
 """
 
 from __future__ import annotations
@@ -26,7 +30,15 @@ from framesmith_aot.trace.control_flow.bodies import (
     trace_body,
 )
 from framesmith_aot.trace.control_flow.calls import Tensors
-from framesmith_aot.trace.control_flow.gradients import Backward, Saved, backward_of, is_differentiable, split, zeros_of
+from framesmith_aot.trace.control_flow.gradients import (
+    Backward,
+    Saved,
+    backward_of,
+    flowing,
+    is_differentiable,
+    split,
+    zeros_of,
+)
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -160,39 +172,85 @@ class _AssociativeScan:
         xs, captured = split(operands, (self.count,))
         return calls.associative_scan(calls.tracer(), traced, self.reverse, xs, captured)
 
-    def gradients(self, operands: Sequence[Any], results: Tensors, wants: Sequence[bool], grads: Tensors) -> list[Any]:
-        """Return the gradients of those operands that are wanted.
-
-        The gradient of the first result, with what the others give, is that of the first slice.
-        """
+    def gradients(
+        self, operands: Sequence[Any], results: Tensors, wants: Sequence[bool], grads: Sequence[torch.Tensor | None]
+    ) -> list[Any]:
+        """Return the gradients of those operands that are wanted. See Note [Gradients of associative scans]."""
         xs, captured = split(operands, (self.count,))
-        first, others, before = (
-            (-1, slice(None, -1), slice(1, None)) if self.reverse else (0, slice(1, None), slice(None, -1))
-        )
-        moving = _Scan(_Joined(self.body, self.count), (self.count, self.count), self.reverse)
-        nothing = [zeros_of(one[first]) for one in xs]
-        inner = [*nothing, *(x[others] for x in xs), *captured]
-        history = tuple(one[before] for one in results)
-        flows = [*map(is_differentiable, xs)]
-        found = moving.gradients(inner, history, [*flows, *wants], (*nothing, *(grad[others] for grad in grads)))
-        of_first, of_others, of_captured = split(found, (self.count, self.count))
-        made: list[Any] = []
-        for on, grad, came, rest_of in zip(wants, grads, of_first, of_others, strict=False):
-            parts = ((came + grad[first]).unsqueeze(0), rest_of) if on else ()
-            made.append(torch.cat(parts[::-1] if self.reverse else parts) if on else None)
-        return [*made, *of_captured]
+        arriving = [grad for grad in grads if grad is not None]
+        length, (first, rest) = xs[0].shape[0], (-1, slice(1, None)) if self.reverse else (0, slice(None, -1))
+        begins = torch.arange(length, device=xs[0].device) == (length - 1 if self.reverse else 0)
+        history = [_shifted(one[rest], zeros_of(one[first]), self.reverse) for one in results]
+        sums = [zeros_of(one) for one in compress(captured, wants[self.count :])]
+        live = [grad is not None for grad in grads]
+        while True:
+            step = _JoinBackward(self.body, wants, [grad is not None for grad in grads], live)
+            moving = [*(zeros_of(one[first]) for one in compress(xs, live)), *sums]
+            sliced = [*arriving, begins, *history, *xs]
+            traced = step.traced(moving, sliced, captured)
+            if step.reached == live:
+                break
+            live = step.reached
+        made = calls.scan(calls.tracer(), traced, not self.reverse, moving, sliced, captured)
+        _, of_captured, of_xs = split(made, (sum(live), len(sums)))
+        left = iter((*of_xs, *of_captured))
+        return [next(left) if on else None for on in wants]
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """The body of a scan that joins slices: each step's results are carried on, and given."""
+def _shifted(rest: torch.Tensor, start: torch.Tensor, reverse: bool) -> torch.Tensor:
+    """Return the slices that lie before each one."""
+    parts = (start.unsqueeze(0), rest)
+    return torch.cat(parts[::-1] if reverse else parts)
 
-    body: TorchBody
-    count: int
 
-    def run_in(self, tracer: GraphTracer, args: Sequence[Any]) -> list[Any]:
-        joined = self.body.run_in(tracer, args)
-        return [*joined, *joined]
+class _JoinBackward:
+    """The body of an associative scan's backward pass. `given`: which results have gradients; `live`: see the Note.
+
+    Its operands are carried gradients, sums of those of captured values, gradients of the results, whether the slice
+    is the first, results before it, slices, captured values.
+    """
+
+    def __init__(self, body: TorchBody, wants: Sequence[bool], given: Sequence[bool], live: Sequence[bool]) -> None:
+        self.body, self.wants, self.given, self.live = body, wants, given, live
+        self.reached = [*live]
+
+    def traced(self, moving: Sequence[Any], sliced: Sequence[Any], captured: Sequence[Any]) -> AtenBody:
+        tracer = calls.tracer()
+        examples = [*(example_of(tracer, one) for one in moving), *(slice_of(tracer, one) for one in sliced)]
+        examples += [example_of(tracer, one) for one in captured]
+        return trace_body(tracer, self.run, examples, [one.stride() for one in moving])
+
+    def run(self, child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
+        count, carries = len(self.given), sum(self.live)
+        sizes = carries, sum(self.wants[count:]), sum(self.given), 1, count, count
+        came, sums, arriving, (begins,), before, slices, captured = split(args, sizes)
+        totals = self._totals(came, arriving)
+        flows = [*map(is_differentiable, before)]
+        found = flowing(self.body.run_in, child, [*before, *slices, *captured], [*flows, *self.wants], totals)
+        left = iter(found)
+        onward = [next(left) if on else None for on in flows]
+        of_xs = [next(left) if on else None for on in self.wants[:count]]
+        self.reached = [on or grad is not None for on, grad in zip(self.live, onward, strict=True)]
+        carried = [
+            torch.zeros_like(one) if grad is None else grad
+            for one, grad in compress(zip(before, onward, strict=True), self.live)
+        ]
+        summed = [
+            one if grad is None else one + torch.where(begins, 0, grad) for one, grad in zip(sums, left, strict=True)
+        ]
+        given = [
+            torch.where(begins, 0 if total is None else total, torch.zeros_like(x) if grad is None else grad)
+            for x, total, grad in compress(zip(slices, totals, of_xs, strict=True), self.wants[:count])
+        ]
+        return [*carried, *summed, *given]
+
+    def _totals(self, came: Sequence[torch.Tensor], arriving: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Return the gradient of each result of a step: of what comes from later steps, and of the result itself."""
+        carried, own, found = iter(came), iter(arriving), list[torch.Tensor | None]()
+        for is_live, has in zip(self.live, self.given, strict=True):
+            total = next(carried) if is_live else None
+            found.append(total + next(own) if total is not None and has else total)
+        return found
 
 
 class _AssociativeScanFunction(torch.autograd.Function):
@@ -203,10 +261,11 @@ class _AssociativeScanFunction(torch.autograd.Function):
         results, flags = scan.recorded_with_flags(operands)
         ctx.mark_non_differentiable(*(one for one, on in zip(results, flags, strict=True) if not on))
         ctx.scan, ctx.saved = scan, Saved(ctx, operands, results)
+        ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         operands, results = ctx.saved.read(ctx)
         return None, *ctx.scan.gradients(operands, results, ctx.needs_input_grad[1:], grads)
 
