@@ -123,7 +123,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
         ],
     ),
     (POSITIVE, [*of_names("sqrt rsqrt log log2 log10 log1p reciprocal")]),
-    (SEQUENCE, [lambda x: F.interpolate(x, scale_factor=2, mode="linear"), *UPSAMPLINGS]),
+    (SEQUENCE, [lambda x: F.interpolate(x, scale_factor=2, mode="linear"), *UPSAMPLINGS, lambda x: x @ x[:, :1].mT]),
     (
         IMAGE,
         [

@@ -24,7 +24,15 @@ from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS, emitter
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
-from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, steps
+from framesmith_backends.lower.compute import (
+    losses,
+    moments,
+    normalization,
+    pointwise,
+    reductions,
+    steps,
+    thin_matmuls,
+)
 from framesmith_backends.lower.movement import copies, indexing, pooling, resampling, search, views
 from framesmith_backends.lower.numbers import SizeConverter
 from framesmith_backends.lower.registry import BODY_RULES, RULES, VIEWS
@@ -36,7 +44,7 @@ from framesmith_guards.torch_adapter import OpOverload
 # The modules whose import fills the tables.
 RULE_MODULES = (
     pointwise, views, copies, reductions, moments, normalization, losses, pooling, resampling, indexing, search,
-    steps,
+    steps, thin_matmuls,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
