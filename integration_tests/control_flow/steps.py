@@ -33,6 +33,16 @@ def mapped(function: Any, xs: Any, *args: Any) -> Any:
     return _stacked([function(one, *args) for one in _slices(xs, 0)], 0)
 
 
+def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    return (true_fn if pred else false_fn)(*operands)
+
+
+def while_loop(cond_fn: Any, body_fn: Any, carried: Any) -> Any:
+    while cond_fn(*carried):
+        carried = body_fn(*carried)
+    return carried
+
+
 def _slices(xs: Any, dim: int) -> list[Any]:
     first = torch.utils._pytree.tree_leaves(xs)[0]
     return [tree_map(lambda x, at=at: x.select(dim, at), xs) for at in range(first.shape[dim])]
@@ -47,10 +57,10 @@ def by_steps(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any) -> Any:
         here = {name: one for name, one in globals().items() if name in function.__globals__ and name in OWN}
-        with mock.patch.dict(function.__globals__, here):
+        with mock.patch.dict(function.__globals__, here), mock.patch.object(torch, "cond", cond):
             return function(*args)
 
     return run
 
 
-OWN = ("scan", "associative_scan", "mapped")
+OWN = ("scan", "associative_scan", "mapped", "while_loop")

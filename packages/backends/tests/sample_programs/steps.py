@@ -135,7 +135,16 @@ def mapped(s: Any, x: Tensor) -> tuple[Tensor]:
 
 
 SEQUENCES = ((2, 3, 7, 16), (2, 3, 7, 16))
+
+
+def of_one_name(s: Any, x: Tensor) -> tuple[Tensor, ...]:
+    """Return a scan whose body multiplies, of the result of a multiplication: two nodes have one name."""
+    last, steps = s.scan(lambda c, a: (c * a, (c * a).sin()), (torch.ones_like(x[0]),), (x * 0.5,))
+    return last, steps
+
+
 PROGRAMS = (
+    Program("of one name", of_one_name, ((6, 9),), kernels=2),
     Program("selective", selective, ((2, 5, 7), (5, 16), (2, 7, 16), (2, 5, 7))),
     Program("selective, few states", selective, ((1, 9, 33), (9, 3), (1, 33, 3), (1, 9, 33))),
     Program("selective in halves", selective, ((2, 5, 7), (5, 16), (2, 7, 16), (2, 5, 7)), 2, torch.bfloat16),

@@ -159,6 +159,15 @@ def bodies_of(node: fx.Node) -> list[fx.GraphModule]:
     return [held.meta["val"] for held in node.args[: BODIES.get(node.target, 0)] if isinstance(held, fx.Node)]
 
 
+def calls_of(graph: fx.Graph) -> Iterator[Any]:
+    """Yield the operators that an ATen graph calls, and those of the bodies in it."""
+    for node in graph.nodes:
+        if node.op == "call_function":
+            yield node.target
+        for body in bodies_of(node):
+            yield from calls_of(body.graph)
+
+
 def is_body(node: fx.Node) -> bool:
     """Whether a node holds a body of the calls that use it."""
     return node.op == "get_attr" and any(node in user.args[: BODIES.get(user.target, 0)] for user in node.users)

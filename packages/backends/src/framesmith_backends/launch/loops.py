@@ -45,16 +45,6 @@ def operands_of(node: fx.Node) -> Sequence[Any]:
     return node.args[BODIES[node.target] :]
 
 
-def targets_in(node: fx.Node) -> Iterator[Any]:
-    """Yield the functions that a call's bodies call."""
-    for body in bodies_of(node):
-        for inner in body.graph.nodes:
-            if inner.target in BODIES:
-                yield from targets_in(inner)
-            elif inner.op == "call_function":
-                yield inner.target
-
-
 def _unboxed(run: BoxedFn) -> Callable[..., tuple[Any, ...]]:
     return lambda *args: tuple(run([*args]))
 

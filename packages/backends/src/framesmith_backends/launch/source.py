@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.contract import BoxedFn
-from framesmith_aten.graphs.control_flow import BODIES, is_body
+from framesmith_aten.graphs.control_flow import BODIES, bodies_of, calls_of, is_body
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.layouts import restride
 from framesmith_aten.operators import is_custom, is_view, op_name
@@ -25,7 +25,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.program import BufferView, SymbolBinding
 from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbols, symbols_of
-from framesmith_backends.launch.loops import CompileBody, operands_of, runner, targets_in
+from framesmith_backends.launch.loops import CompileBody, operands_of, runner
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, CopyStep, Drop, Run
 from framesmith_backends.torch_adapter import unstable
@@ -189,9 +189,9 @@ def _targets(plan: Plan) -> list[object]:
     copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, CopyStep)]
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.view is None]
     calls = [n for n in nodes if n.op == "call_function" and n.target not in (operator.getitem, *FUNCTIONS)]
-    inner = [target for n in calls for target in targets_in(n)]
+    inner = [target for n in calls for body in bodies_of(n) for target in calls_of(body.graph)]
     others = [n.target for n in calls if n.target not in BODIES and not is_symbolic(n.meta.get("val"))]
-    return [*copies, *others, *(target for target in inner if target not in (operator.getitem, *FUNCTIONS))]
+    return [*copies, *others, *(target for target in inner if target not in (operator.getitem, *FUNCTIONS, *BODIES))]
 
 
 def _allocate(w: LauncherText, step: Allocate, gm: fx.GraphModule) -> list[str]:

@@ -55,7 +55,10 @@ Lowered = Tensor | tuple[Tensor | None, ...] | Sym | Number | int | None
 
 @dataclass(slots=True)
 class Lowering:
-    """The state of one lowering. `notes` says for each ATen call why it is one; `on_error` hears of rules that fail."""
+    """The state of one lowering. `notes` says for each ATen call why it is one; `on_error` hears of rules that fail.
+
+    Definitions of a body have names with a `prefix`: its expressions read those of the graph around it, too.
+    """
 
     device: str
     target: Target
@@ -66,6 +69,7 @@ class Lowering:
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
     numbers: SizeConverter = field(default_factory=SizeConverter)
+    prefix: str = ""
 
 
 def layout_of(low: Lowering, value: object) -> Layout | str:
@@ -237,7 +241,7 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
     if not made:
         return "no result and no argument in memory"
     scope = Scope(
-        low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
+        low.program, f"{low.prefix}{node.name}", f"{node.name}: {key}", tuple(layouts), low.positions[node],
         made[0], target=low.target, given=given, lower_body=partial(lower_body, low),
     )  # fmt: skip
     try:
@@ -262,7 +266,7 @@ def lower_body(low: Lowering, gm: fx.GraphModule, arguments: Sequence[Operand]) 
     Raises:
         Decline: Something of it is no definition.
     """
-    inner = Lowering(low.device, low.target, low.on_error, numbers=low.numbers)
+    inner = Lowering(low.device, low.target, low.on_error, numbers=low.numbers, prefix=f"{low.prefix}body.")
     given = iter(arguments)
     for position, node in enumerate(gm.graph.nodes):
         inner.positions[node] = position

@@ -17,7 +17,14 @@ import torch
 from framesmith_aot.trace.control_flow import calls
 from framesmith_aot.trace.control_flow.bodies import AtenBody, TorchBody, current_tracer, example_of, trace_body
 from framesmith_aot.trace.control_flow.calls import Tensors
-from framesmith_aot.trace.control_flow.gradients import Saved, backward_of, is_differentiable, split, zeros_of
+from framesmith_aot.trace.control_flow.gradients import (
+    Saved,
+    backward_of,
+    is_differentiable,
+    refuse_random,
+    split,
+    zeros_of,
+)
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -131,6 +138,7 @@ class _WhileLoop:
         examples = _examples(tracer, moving)
         strides = [one.stride() for one in examples]
         traced = trace_body(tracer, run, [*examples, *_examples(tracer, (*carried, *by_body))], strides)
+        refuse_random(traced)
         bodies, given, counts = self._traced(tracer, operands)
         sizes = (*counts, len(given) - sum(counts), len(moving))
         found = calls.while_loop_gradients(tracer, (*bodies, traced), sizes, given, moving, by_body)

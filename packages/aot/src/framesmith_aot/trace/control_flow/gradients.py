@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
-from framesmith_aot.trace.control_flow.bodies import Run
+from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.trace.control_flow.bodies import AtenBody, Run
+from framesmith_aten.graphs.control_flow import calls_of
+from framesmith_aten.operators import is_random
 from framesmith_aten.tracing.tracer import GraphTracer
 
 Backward = Callable[[GraphTracer, Sequence[Any], Sequence[torch.Tensor | None]], list[torch.Tensor]]
@@ -39,6 +42,14 @@ def flowing(
     roots, seeds = [one for one, _ in given], [grad for _, grad in given]
     found: Any = torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
     return [*found]
+
+
+def refuse_random(body: AtenBody) -> AtenBody:
+    """Return the backward pass of a body. Raises AotUnsupported where it would draw other numbers than the body did."""
+    if any(map(is_random, calls_of(body.module.graph))):
+        why = "the backward pass runs the body again, and would draw others"
+        raise AotUnsupported("random-body", "random numbers in a function under control flow, with gradients", why)
+    return body
 
 
 class Saved:
