@@ -175,3 +175,58 @@ def test_near_the_recursion_limit(room: int) -> None:
     assert {event.kind for event in events} == {"run-once"} and "recursion limit" in events[0].detail
     assert torch.equal(call(), result)
     assert [event.kind for event in events].count("entry") == 2
+
+
+def test_later_calls_in_the_same_state_are_not_asked_about() -> None:
+    """The function is compiled outside of the transform, before and after, as if it had not been called inside."""
+    asked: list[str] = []
+
+    class Asking(FrameConverter):
+        def __call__(self, info: frames.FrameInfo) -> Any:
+            asked.append(info.code.co_name)
+            return super().__call__(info)
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    graphs: list[Any] = []
+    compiled = frames.CompiledFunction(inner, Asking(lambda module, inputs: graphs.append(module) or module.forward))
+    for run in (
+        lambda: torch.func.grad(lambda x: compiled(x).sum())(X),
+        lambda: torch.vmap(compiled)(torch.ones(2, 2)),
+        lambda: torch.utils.checkpoint.checkpoint(compiled, X.clone().requires_grad_(), use_reentrant=False),
+        lambda: compiled(X),
+    ):
+        expected = run()
+        asked.clear()
+        for _ in range(3):
+            torch.testing.assert_close(run(), expected)
+        assert asked == []
+    assert len(graphs) == 1
+
+
+def test_functions_called_by_eager_transforms_are_not_offered() -> None:
+    seen: list[str] = []
+
+    class Noting(FrameConverter):
+        def __call__(self, info: frames.FrameInfo) -> Any:
+            seen.append(info.code.co_name)
+            return super().__call__(info)
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().sum()
+
+    with frames.activated(Noting(lambda module, inputs: module.forward)):
+        torch.vmap(mapped)(torch.ones(2, 3))
+        torch.func.grad(mapped)(torch.ones(3))
+    assert "mapped" not in seen
+
+
+def test_fullgraph_is_asked_about_each_call() -> None:
+    converter = FrameConverter(lambda module, inputs: module.forward, fullgraph=True)
+    said: list[str] = []
+    converter.on_event = lambda event: said.append(event.kind)
+    subject = frames.CompiledFunction(lambda x: x.sin(), converter)
+    for _ in range(2):
+        torch.vmap(subject)(torch.ones(2, 2))
+    assert said == ["run-once", "run-once"]

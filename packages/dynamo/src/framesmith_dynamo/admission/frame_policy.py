@@ -59,6 +59,8 @@ TORCH_INLINED = frozenset({
 })  # fmt: skip
 #: The function of torch in which the autograd engine runs.
 ENGINE = ("autograd.graph", "_engine_run_backward")
+#: The modules of `torch.func`'s transforms, which call the program's functions on wrappers alone.
+TRANSFORMS = ModulePatterns("_functorch.apis", "_functorch.vmap", "_functorch.eager_transforms")
 #: The modules of torch.compile that compile a frame: functions they call are not the program's.
 COMPILES_FRAMES = ModulePatterns("_dynamo.convert_frame")
 #: The compiler within torch.
@@ -161,13 +163,15 @@ def skips_callees(code: CodeType, names: Mapping[str, object]) -> bool:
     """Whether the functions called by a frame that is not compiled are not compiled either.
 
     True of generated code of these packages, which calls kernels; of a pass of the autograd engine, which calls hooks,
-    derivatives and recomputations once for each node; and of torch.compile while it compiles.
+    derivatives and recomputations once for each node; of torch.compile while it compiles; and of function transforms.
     """
     module = module_of(code, names)
     if is_own(module):
         return is_generated(names)
     part = part_of_torch(module)
-    return part is not None and (part in COMPILES_FRAMES or (part, code.co_qualname) == ENGINE)
+    if part is None:
+        return False
+    return part in COMPILES_FRAMES or part in TRANSFORMS or (part, code.co_qualname) == ENGINE
 
 
 def why_not_inlined(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> str | None:

@@ -73,6 +73,18 @@ STATES: tuple[tuple[Callable[[], object], str], ...] = (
 )
 
 
+def _under_transform(args: object = None, function: object = None) -> bool:
+    return unstable.peek_interpreter_stack() is not None
+
+
+def _in_checkpoint(args: object = None, function: object = None) -> bool:
+    return is_in_eager_checkpoint()
+
+
+#: Tests of the states that last until what began in them returns: a transform's, and an eager checkpoint's.
+_LASTING: Final = (_under_transform, _in_checkpoint)
+
+
 @contextmanager
 def saved_tensor_hooks_covered() -> Iterator[None]:
     """Inside, the program's saved-tensor hooks are not called: what is saved while tracing is none of its tensors."""
@@ -86,6 +98,11 @@ def saved_tensor_hooks_covered() -> Iterator[None]:
 def why_unsupported_state() -> str | None:
     """Return why no frame may be compiled now, or run compiled for the first time; or None."""
     return next((reason for holds, reason in STATES if holds()), None)
+
+
+def lasting_state() -> Callable[[object, object], bool] | None:
+    """Return the check of an entry that torch is in the present state, if whatever a frame calls runs in it too."""
+    return next((holds for holds in _LASTING if holds()), None)
 
 
 def global_state_guards() -> tuple[Guard, ...]:

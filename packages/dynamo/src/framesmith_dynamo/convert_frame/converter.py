@@ -16,6 +16,7 @@ from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.admission.frame_policy import skips_callees, why_not_compiled
 from framesmith_dynamo.admission.global_state import (
     global_state_guards,
+    lasting_state,
     saved_tensor_hooks_covered,
     why_unsupported_state,
 )
@@ -162,7 +163,7 @@ class FrameConverter:
         with compile_context(CompileContext(next_compile_id(info.code))):
             reason = why_unsupported_state()
             if reason is not None:
-                return self._run_once(info.code, reason)
+                return self._left_eager(info.code, reason)
             reason = self._check_stance(info)
             if reason is not None:
                 self._report("run-once", info.code, reason)
@@ -198,7 +199,7 @@ class FrameConverter:
             return stances.FIRST_CALL
         if stance == stances.DEFAULT and not settings.setting("error_on_recompile", False):
             return None
-        known = entries(info.code)
+        known = compiled_entries(info.code)
         if any(_applies(entry, info) for entry in known):
             return None
         return why_not_by_stance(stance, info, known)
@@ -206,6 +207,17 @@ class FrameConverter:
     def _run_once(self, code: CodeType, why: str, *, quiet: bool = False) -> RUN_ONCE:
         self._report("run-once", code, why)
         return RUN_ONCE(why, quiet=quiet)
+
+    def _left_eager(self, code: CodeType, why: str) -> Answer:
+        """Run the call eagerly, and later ones in the same state of torch, of which the hook then asks nobody.
+
+        With `fullgraph` each such call is refused.
+        """
+        check = None if self.fullgraph else lasting_state()
+        if check is None:
+            return self._run_once(code, why)
+        self._report("run-once", code, why)
+        return Entry(check, code, complete=True, eager=why)
 
     def _compile(self, info: FrameInfo) -> Answer:
         try:
@@ -247,7 +259,7 @@ class FrameConverter:
     # Recompilation
 
     def _check_recompile(self, info: FrameInfo) -> Answer | None:
-        known = entries(info.code)
+        known = compiled_entries(info.code)
         if not known:
             return None
         compiled_meanwhile = next((entry for entry in known if _applies(entry, info)), None)
@@ -369,7 +381,7 @@ class FrameConverter:
         if not graphs:
             if (
                 not self.fullgraph
-                and sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS
+                and sum(entry.code in self._graphless for entry in compiled_entries(info.code)) >= MAX_GRAPHLESS
             ):
                 self._report_costly(info.code, NOTHING_TO_COMPILE)
                 self._report("skip", info.code, NOTHING_TO_COMPILE)
@@ -425,6 +437,11 @@ class FrameConverter:
             raise EagerNotAllowed(code.co_qualname, why)
         self._report("in-order", code, why, location=graph.location)
         return Runner(graph.module.forward)
+
+
+def compiled_entries(code: CodeType) -> list[Entry]:
+    """Return the entries of a code object but those that run it as it is."""
+    return [entry for entry in entries(code) if entry.code is not code]
 
 
 def _applies(entry: Entry, info: FrameInfo) -> bool:
