@@ -31,6 +31,7 @@ from framesmith_aten.fakes import python_kernels
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.idle_writes import drop_idle_writes
 from framesmith_aten.graphs.nodes import are_disjoint, view_root, view_source
+from framesmith_aten.graphs.unused_steps import drop_unused_steps
 from framesmith_aten.meta import PHASE
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Lowers
@@ -307,6 +308,8 @@ def _finish(joint: JointGraph) -> None:
     joint.read_output()
     _isolate(joint, roots)  # after `merge_equal`: several slots may be views of one call
     joint.write_output()
+    eliminate_dead(joint.graph)
+    drop_unused_steps(joint.graph)
     eliminate_dead(joint.graph)
     joint.read_output()
     for at, node in [*joint.late_inputs.items()]:

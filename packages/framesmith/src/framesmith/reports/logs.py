@@ -151,6 +151,9 @@ def log_aten_graph(gm: fx.GraphModule, role: str) -> None:
         about.info("%s graph of %d nodes", role, len(gm.graph.nodes))
         if about.isEnabledFor(logging.DEBUG):
             about.debug("%s", gm.graph)
+            for name, body in gm.named_modules():
+                if name and isinstance(body, fx.GraphModule):
+                    about.debug("%s: %s", name, body.graph)
 
 
 def log_event(event: FrameEvent, *, again: bool = False) -> None:
