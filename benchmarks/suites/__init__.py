@@ -34,6 +34,7 @@ SUITES = {
         "kernels", "flex attention on the CPU: score and mask functions, checked against eager", selective=True
     ),
     "foreign": Suite("calls", "code without tensors inside compiled functions"),
+    "functions_and_transforms": Suite("calls", "autograd Functions and torch.func programs: graphs, time of a step"),
     "generation": Suite("models", "text generated token by token with a cache that grows"),
     "gpu_models": Suite(
         "models",

@@ -10,9 +10,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+import torch
+
 from framesmith_aten.graphs.transforms import pulled_back, pushed_forward, with_pullback
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.subgraphs import Subgraph, extract_subgraph, last_node
+from framesmith_dynamo.polyfills import autograd_functional
 from framesmith_dynamo.polyfills.pullbacks import pullback, refuse_cotangents, wraps_without_dynamo
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
@@ -23,6 +26,17 @@ from framesmith_dynamo.values.higher_order.subgraphs import recorded_call
 from framesmith_dynamo.values.transform_levels import Kind
 
 handles(unstable.wraps_without_dynamo)(inlining(unstable.wraps_without_dynamo, wraps_without_dynamo))
+
+
+for _name in ("vjp", "jvp", "vhp", "hvp", "jacobian", "hessian"):
+    handles(getattr(torch.autograd.functional, _name))(
+        inlining(getattr(torch.autograd.functional, _name), getattr(autograd_functional, _name))
+    )
+
+
+@handles(autograd_functional.refuse_functional)
+def break_at_functional(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak(NOT_DIFFERENTIATED, f"torch.autograd.functional: {args[0].as_constant()}")
 
 
 @handles(unstable.vjp_with_argnums)

@@ -110,8 +110,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.from_file torch.asarray
         """,
         AUTOGRAD_CALL: """
-            torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian
-            torch.autograd.functional.hessian
+            torch.autograd.grad torch.autograd.backward
         """,
         HIGHER_ORDER: """
             torch.compile torch.jit.script torch.jit.trace

@@ -1,0 +1,325 @@
+"""Autograd Functions and torch.func programs: graphs in each use, beside torch.compile's, and the time of a step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import Function
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils._pytree import tree_leaves
+
+import framesmith
+from benchmarks.harness.candidates import available, wrap
+from benchmarks.harness.timing import Row, compare, in_fresh_process, print_rows
+
+Tensor = torch.Tensor
+Program = Callable[[Tensor], Any]
+MLP = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
+NORM = nn.LayerNorm(16)
+FUNCTIONS: dict[str, Program] = {}
+
+
+def saving(name: str, forward: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]) -> None:
+    """Enter a Function of one tensor, which it saves."""
+
+    class Saving(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return g * derivative(ctx.saved_tensors[0])
+
+    FUNCTIONS[name] = lambda x: Saving.apply(MLP(x)) * 2
+
+
+saving("straight through", torch.round, torch.ones_like)
+saving("swish", F.silu, lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))))
+saving("clipped", lambda x: x.clamp(-1, 1), lambda x: (x.abs() <= 1).to(x.dtype))
+saving("softsign", F.softsign, lambda x: (1 + x.abs()) ** -2)
+
+
+class Reversed(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return -ctx.by * g, None
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w.t() + b
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return g @ w if ctx.needs_input_grad[0] else None, g.t() @ x, g.sum(0)
+
+
+class SinCos(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor, b: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return a * x.cos() - b * x.sin()
+
+
+class Unmaterialized(SinCos):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return SinCos.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
+        (x,) = ctx.saved_tensors
+        parts = [None if a is None else a * x.cos(), None if b is None else -b * x.sin()]
+        given = [one for one in parts if one is not None]
+        return sum(given) if given else None
+
+
+class Sorted(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        values, indices = x.sort()
+        ctx.save_for_backward(indices)
+        ctx.mark_non_differentiable(indices)
+        return values, indices
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> Any:
+        return torch.zeros_like(g).scatter_(-1, ctx.saved_tensors[0], g)
+
+
+class InPlace(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * 2
+
+
+class Scaled(Function):
+    """With a derived rule for vmap and `jvp`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, k: float) -> Tensor:
+        return x.tanh() * k
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, ctx.k = inputs
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * ctx.k * (1 - x.tanh() ** 2), None
+
+    @staticmethod
+    def jvp(ctx: Any, t: Tensor, _: None) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return t * ctx.k * (1 - x.tanh() ** 2)
+
+
+class Ruled(Function):
+    """With a rule of its own."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return g * ctx.saved_tensors[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return Ruled.apply(x), in_dims[0]
+
+
+def _sum_of(apply: Callable[..., Any]) -> Program:
+    def function(x: Tensor) -> Tensor:
+        first, second = apply(MLP(x))
+        return first * 2 + second
+
+    return function
+
+
+FUNCTIONS |= {
+    "reversed": lambda x: Reversed.apply(MLP(x), 0.5) * 2,
+    "linear": lambda x: Linear.apply(x, MLP[0].weight, MLP[0].bias).tanh(),
+    "two results": _sum_of(SinCos.apply),
+    "two results, unmaterialized": _sum_of(Unmaterialized.apply),
+    "not differentiable": _sum_of(Sorted.apply),
+    "in place": lambda x: InPlace.apply(MLP(x)) + x,
+    "setup_context": lambda x: Scaled.apply(MLP(x), 2.0),
+    "four of them": lambda x: Scaled.apply(Ruled.apply(Scaled.apply(Ruled.apply(x), 0.5) + 1), 0.5),
+}
+
+
+def loss(x: Tensor) -> Tensor:
+    return MLP(x).square().sum()
+
+
+def with_parameters(x: Tensor) -> Any:
+    return grad(lambda parameters: functional_call(MLP, parameters, (x,)).square().sum())(dict(MLP.named_parameters()))
+
+
+TRANSFORMS: dict[str, Program] = {
+    "grad": lambda x: grad(loss)(x),
+    "grad_and_value": lambda x: grad_and_value(loss)(x),
+    "second grad": lambda x: grad(lambda y: grad(lambda z: z.sin().pow(3).sum())(y).square().sum())(x),
+    "grad of parameters": with_parameters,
+    "vjp": lambda x: vjp(MLP, x)[1](x),
+    "jvp": lambda x: jvp(MLP, (x,), (x.cos(),)),
+    "jvp of a norm": lambda x: jvp(NORM, (x,), (x.cos(),)),
+    "jacrev": lambda x: jacrev(lambda y: MLP(y))(x[0]),
+    "jacfwd": lambda x: jacfwd(lambda y: MLP(y))(x[0]),
+    "hessian": lambda x: hessian(loss)(x[0]),
+    "hessian of a norm": lambda x: hessian(lambda y: NORM(y).square().sum())(x[0]),
+    "forward twice": lambda x: jacfwd(jacfwd(loss))(x[0]),
+    "reverse twice": lambda x: jacrev(jacrev(loss))(x[0]),
+    "vmap": lambda x: vmap(lambda row: row.softmax(0) * row.sum())(x),
+    "vmap twice": lambda x: vmap(vmap(lambda one, all: one * all.sin(), (0, None)))(x, x.sum(1)),
+    "vmap in chunks": lambda x: vmap(lambda row: row.sin().sum(), chunk_size=16)(x),
+    "vmap of grad": lambda x: vmap(grad(loss))(x),
+    "vmap of jacrev": lambda x: vmap(jacrev(lambda row: MLP(row)))(x[:8]),
+    "vmap of hessian": lambda x: vmap(hessian(loss))(x[:8]),
+    "grad of vmap": lambda x: grad(lambda y: vmap(loss)(y).sum())(x),
+    "gradient penalty": lambda x: loss(x) + grad(loss)(x).square().sum(),
+    "vmap of a Function": lambda x: vmap(lambda row: Scaled.apply(row, 2.0))(x),
+    "vmap of a Function with a rule": lambda x: vmap(lambda row: Ruled.apply(row * 0.5))(x),
+    "grad of a Function": lambda x: grad(lambda y: Scaled.apply(y, 2.0).square().sum())(x),
+    "jvp of a Function": lambda x: jvp(lambda y: Scaled.apply(y, 2.0), (x,), (x.cos(),)),
+}
+
+
+#: Programs that torch.compile cannot run, and after which it leaves its transforms on.
+REFUSED_BY_INDUCTOR = frozenset({"jvp of a norm", "hessian of a norm", "vmap of hessian"})
+
+
+@dataclass(frozen=True)
+class Use:
+    """A use of a program: the sizes of its calls, and whether gradients are asked for."""
+
+    sizes: tuple[int, ...]
+    training: bool
+    dynamic: bool = False
+
+
+USES = {
+    "inference": Use((64,), False),
+    "training": Use((64,), True),
+    "dynamic": Use((64, 48, 40), True, True),
+    "second call": Use((64, 64), True),
+}
+
+
+def step(function: Program, x: Tensor) -> list[Tensor]:
+    """Return the results of a call, and the gradients of `x` and the parameters where there are some."""
+    results = [one for one in tree_leaves(function(x)) if isinstance(one, Tensor)]
+    led = [one.double().square().sum() for one in results if one.requires_grad]
+    if not led:
+        return results
+    of = [one for one in (x, *MLP.parameters(), *NORM.parameters()) if one.requires_grad]
+    return results + [one for one in torch.autograd.grad(sum(led), of, allow_unused=True) if one is not None]
+
+
+def counted(name: str, function: Program, **settings: Any) -> tuple[Program, list[Any]]:
+    """Return a function compiled by a candidate, and the list that gets each of its graphs."""
+    graphs: list[Any] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    compiling: Any = torch.compile if name == "torch.compile" else framesmith.compile
+    return compiling(function, backend=backend, **settings), graphs
+
+
+def graphs_of(name: str, function: Program, use: Use) -> str:
+    """Return how many graphs a candidate makes; or the error that it raises, or that its results raise here.
+
+    One for all sizes, or for each: more are behind breaks; with none, all runs eagerly.
+    """
+    framesmith.reset()
+    torch.compiler.reset()
+    compiled, graphs = counted(name, function, dynamic=use.dynamic or None)
+    torch.manual_seed(0)
+    try:
+        for size in use.sizes:
+            x = torch.randn(size, 16, requires_grad=use.training)
+            for module in (MLP, NORM):
+                module.requires_grad_(use.training)
+            torch.testing.assert_close(step(compiled, x), step(function, x), rtol=1e-3, atol=1e-4)
+    except Exception as error:
+        return f"raises {type(error).__name__}"
+    return str(len(graphs))
+
+
+def all_uses(name: str) -> str:
+    """Return the line of a program in the table of graphs."""
+    program = (FUNCTIONS | TRANSFORMS)[name]
+    candidates = ("framesmith", "torch.compile")
+    found = [" | ".join(graphs_of(candidate, program, use) for candidate in candidates) for use in USES.values()]
+    return f"{name:32}{''.join(f'{one:>32}' for one in found)}"
+
+
+def print_graphs() -> None:
+    """Print the numbers of graphs of each program in each use, each in a process: torch may leave transforms."""
+    print(f"{'graphs: framesmith | torch.compile':32}{''.join(f'{use:>32}' for use in USES)}")
+    for name in FUNCTIONS | TRANSFORMS:
+        print(in_fresh_process(f"from {__name__} import all_uses; print(all_uses({name!r}))"), flush=True)
+
+
+def timed(name: str, function: Program) -> list[Row]:
+    """Return the time of a training step of a program."""
+    torch.compiler.reset()
+    MLP.requires_grad_()
+    x = torch.randn(64, 16, requires_grad=True)
+    wrapped = {candidate: wrap(candidate, function) for candidate in available()}
+    steps = {candidate: partial(step, compiled, x) for candidate, compiled in wrapped.items()}
+    return compare(name, steps, warmup=5)
+
+
+def run() -> list[Row]:
+    """Print the table of graphs; return the time of a training step of each program that all candidates run."""
+    rows: list[Row] = []
+    print_graphs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, function in (FUNCTIONS | TRANSFORMS).items():
+            if name not in REFUSED_BY_INDUCTOR:
+                rows += timed(name, function)
+                print_rows(rows[-3:])
+    return rows
