@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead
@@ -84,9 +85,9 @@ class Traced(Eager):
         return made
 
 
-def trace_scans(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """The ATen graph of `function(scans, *inputs)`, which returns tensors; see `Eager`."""
-    mode = new_fake_mode()
+def trace_scans(function: Callable[..., Any], inputs: Sequence[torch.Tensor], symbolic: bool = False) -> fx.GraphModule:
+    """The ATen graph of `function(scans, *inputs)`, which returns tensors; see `Eager`. `symbolic`: of any sizes."""
+    mode = new_fake_mode(shape_env=ShapeEnv(), static_shapes=not symbolic) if symbolic else new_fake_mode()
     tracer = GraphTracer(mode, CpuBackend().lowers)
     fakes = [mode.from_tensor(value) for value in inputs]
     for index, fake in enumerate(fakes):

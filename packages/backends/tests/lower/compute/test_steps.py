@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,8 +80,22 @@ def test_what_nobody_reads_is_not_computed() -> None:
 def test_equal_carried_values_are_carried_once() -> None:
     program = next(p for p in PROGRAMS if p.name == "twisted")
     (kernel,) = CPU_BACKEND.explain(trace_scans(program.function, program.inputs())).plan.kernels
-    assert [scan.name for scan in kernel.passes[0].scans] == ["carried.0", "carried.1"]
+    assert [scan.name for scan in kernel.passes[0].scans] == ["carried:0", "carried:1"]
     assert "steps scan from" in kernel.text()
+
+
+def test_names_in_a_body_are_its_own() -> None:
+    """Nodes of both graphs are called `mul_tensor`, and one of the graph around is called as what is carried."""
+    inputs = [torch.randn(6, 20), torch.randn(20)]
+
+    def function(s: Any, x: torch.Tensor, start: torch.Tensor) -> Any:
+        return tuple(one + 1 for one in s.scan(lambda c, x: (c * x * 0.5, c * x), (start * 2,), ((x * 3).exp() * 0.1,)))
+
+    gm = trace_scans(function, inputs)
+    next(node for node in gm.graph.nodes if node.name == "mul_tensor").name = "carried"
+    found = CPU_BACKEND.compile(gm, inputs)(list(inputs))
+    for one, wanted in zip(found, function(Eager(), *inputs), strict=True):
+        close(one, wanted)
 
 
 def multiplied(c: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -109,3 +124,25 @@ def test_other_bodies_stay_calls_and_say_why(step: Any, reason: str) -> None:
 
     notes = CPU_BACKEND.explain(trace_scans(function, inputs)).lowering.notes
     assert reason in notes["scan"], notes
+
+
+#: Programs whose sizes differ from each other, and whose inputs have those of one program at other sizes, too.
+OTHER_SIZES = {
+    "selective": (((3, 4, 9), (4, 17), (3, 9, 17), (3, 4, 9)), ((2, 70, 300), (70, 5), (2, 300, 5), (2, 70, 300))),
+    "gradient": (((2, 3, 9, 40),) * 3, ((5, 2, 3, 8),) * 3),
+    "both": (((30, 1200),) * 2, ((4, 3),) * 2),
+    "along rows": (((70, 5),) * 2, ((3, 100),) * 2),
+    "softmaxes": (((5, 70),), ((200, 3),)),
+}
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.name in OTHER_SIZES], ids=lambda p: p.name)
+def test_kernels_of_symbolic_sizes(program: Program) -> None:
+    inputs = program.inputs()
+    gm = trace_scans(program.function, inputs, symbolic=True)
+    assert not [note for note in CPU_BACKEND.explain(gm).lowering.notes if "scan" in note]
+    call = CPU_BACKEND.compile(gm, inputs)
+    for shapes in (program.shapes, *OTHER_SIZES[program.name]):
+        values = replace(program, shapes=shapes).inputs()
+        for one, wanted in zip(call(list(values)), program.function(Eager(), *values), strict=True):
+            close(one, wanted)

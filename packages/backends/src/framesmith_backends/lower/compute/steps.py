@@ -41,7 +41,7 @@ from framesmith_backends.lower.tensor import Operand, Shape, Tensor, axes_of, ax
 
 #: Carried values at different positions that one result may depend on.
 MOST_POSITIONS = 16
-CARRIED = "carried."
+CARRIED = "carried:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def _step(b: Building, e: Recurrence, which: int, reverse: bool, number: int) ->
 
 def _carried(b: Building, one: Recurrence, reverse: bool) -> Ref:
     """The value that a recurrence carries to a point; equal recurrences are one."""
-    name, _ = b.carried.setdefault(one, (f"carried.{len(b.carried)}", reverse))
+    name, _ = b.carried.setdefault(one, (f"carried:{len(b.carried)}", reverse))
     return Ref(name, one.dtype)
 
 
