@@ -108,6 +108,7 @@ def program(function: Callable[[Tensor], Any], make: Callable[..., Tensor]) -> P
     return lambda x: function(x), [(shifted(0.1),), (shifted(-3),)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
 def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
@@ -115,6 +116,7 @@ def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
         run(program(function, plain), backend=backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)

@@ -15,6 +15,7 @@ from integration_tests.transforms.transforms import Program, Tensor, plain, run,
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
+CELL = torch.nn.GRUCell(3, 3)
 WEIGHT = torch.randn(3, generator=torch.Generator().manual_seed(1))
 
 
@@ -91,6 +92,30 @@ def nested(x: Tensor) -> Any:
     return scan(lambda c, row: (c + scan(step, c, row)[0], row.sum()), x[0].clone(), x.unsqueeze(1) * x)
 
 
+def partly_used(x: Tensor) -> Any:
+    return associative_scan(decayed, (x.sigmoid(), x * WEIGHT.detach()), 0, combine_mode="generic")[0]
+
+
+def some_gradients(x: Tensor) -> Any:
+    return associative_scan(decayed, (x.detach().sigmoid(), x), 0, reverse=True, combine_mode="generic")
+
+
+def last_alone(x: Tensor) -> Any:
+    return scan(lambda c, a: (c * a, c + a.detach()), x[0] * 0 + 1, x)[0]
+
+
+def of_a_module(x: Tensor) -> Any:
+    def step(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        new = CELL(x.unsqueeze(0), carry)
+        return new, new.clone()
+
+    return scan(step, torch.zeros(1, 3), x)
+
+
+def with_numbers(x: Tensor) -> Any:
+    return mapped(lambda a: a * x.shape[0] + torch.arange(a.shape[0]), x)
+
+
 def without_xs(x: Tensor) -> Any:
     return scan(step, x * 2, [])
 
@@ -104,8 +129,9 @@ def mapped_trees(x: Tensor) -> Any:
 
 
 WHOLE: list[Callable[[Tensor], Any]] = [
-    sums, states, states_reversed, one_slice, with_captured, of_matrices, carried, carried_along, carried_back,
-    carried_trees, carried_by_matmul, one_step, own_tensors_changed, nested, without_xs, mapped_rows, mapped_trees,
+    sums, states, states_reversed, one_slice, with_captured, of_matrices, partly_used, some_gradients,
+    carried, carried_along, carried_back, carried_trees, carried_by_matmul, one_step, last_alone, of_a_module,
+    own_tensors_changed, nested, without_xs, mapped_rows, mapped_trees, with_numbers,
 ]  # fmt: skip
 
 
@@ -113,6 +139,7 @@ def program(function: Callable[[Tensor], Any], make: Callable[[], Tensor]) -> Pr
     return lambda x: function(x), [(make(),), (make(),)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
 def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
@@ -123,6 +150,7 @@ def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
 FAIL_IN_EAGER = {carried_trees, nested, mapped_trees}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)

@@ -194,7 +194,7 @@ class _AssociativeScan:
             live = step.reached
         made = calls.scan(calls.tracer(), traced, not self.reverse, moving, sliced, captured)
         _, of_captured, of_xs = split(made, (sum(live), len(sums)))
-        left = iter((*of_xs, *of_captured))
+        left = (grad if arrives else None for grad, arrives in zip((*of_xs, *of_captured), step.arrives, strict=True))
         return [next(left) if on else None for on in wants]
 
 
@@ -214,6 +214,8 @@ class _JoinBackward:
     def __init__(self, body: TorchBody, wants: Sequence[bool], given: Sequence[bool], live: Sequence[bool]) -> None:
         self.body, self.wants, self.given, self.live = body, wants, given, live
         self.reached = [*live]
+        #: Whether a gradient comes to each operand that wants one.
+        self.arrives: list[bool] = []
 
     def traced(self, moving: Sequence[Any], sliced: Sequence[Any], captured: Sequence[Any]) -> AtenBody:
         tracer = calls.tracer()
@@ -232,12 +234,15 @@ class _JoinBackward:
         onward = [next(left) if on else None for on in flows]
         of_xs = [next(left) if on else None for on in self.wants[:count]]
         self.reached = [on or grad is not None for on, grad in zip(self.live, onward, strict=True)]
+        added = [*left]
+        firsts = compress(zip(self.live, of_xs, strict=True), self.wants[:count])
+        self.arrives = [*(on or grad is not None for on, grad in firsts), *(grad is not None for grad in added)]
         carried = [
             torch.zeros_like(one) if grad is None else grad
             for one, grad in compress(zip(before, onward, strict=True), self.live)
         ]
         summed = [
-            one if grad is None else one + torch.where(begins, 0, grad) for one, grad in zip(sums, left, strict=True)
+            one if grad is None else one + torch.where(begins, 0, grad) for one, grad in zip(sums, added, strict=True)
         ]
         given = [
             torch.where(begins, 0 if total is None else total, torch.zeros_like(x) if grad is None else grad)
