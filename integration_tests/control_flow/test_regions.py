@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import framesmith
 from framesmith_aten.graphs.control_flow import invoke_subgraph
+from integration_tests.transforms import functions
 from integration_tests.transforms.transforms import Tensor, close, m, plain, run
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -65,6 +66,12 @@ def inner(x: Tensor) -> Tensor:
 
 
 @region
+def with_bodies(x: Tensor) -> Tensor:
+    found: Tensor = torch.vmap(torch.sin)(functions.Swish.apply(x)) * 2
+    return found
+
+
+@region
 def without_gradients(x: Tensor) -> Tensor:
     with torch.no_grad():
         scale = x.norm()
@@ -111,6 +118,10 @@ def of_nested(x: Tensor) -> Tensor:
     return inner(inner(x))
 
 
+def of_bodies(x: Tensor) -> Tensor:
+    return with_bodies(with_bodies(x)) + with_bodies(x)
+
+
 def of_modes(x: Tensor) -> Tensor:
     return without_gradients(x) + without_gradients(x * 2)
 
@@ -136,7 +147,7 @@ def in_checkpoint(x: Tensor) -> Any:
 
 SHARED: list[Callable[[Tensor], Any]] = [
     layers, several_results, of_random, of_operands_used_twice, of_nested, of_detached, in_no_grad_too, of_other_types,
-    of_numbers,
+    of_numbers, of_bodies,
 ]  # fmt: skip
 IN_PLACE: list[Callable[[Tensor], Any]] = [of_views, of_modes, in_checkpoint]
 

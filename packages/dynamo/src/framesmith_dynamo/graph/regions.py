@@ -37,7 +37,7 @@ def share_regions(graph: fx.Graph, bodies: dict[str, fx.GraphModule]) -> None:
     for nodes in calls.values():
         call = _call_of(nodes)
         if call is not None:
-            equal[call.key()].append(call)
+            equal[call.key(bodies)].append(call)
     for group in equal.values():
         if len(group) > 1:
             name = f"region_{len(bodies)}"
@@ -61,11 +61,9 @@ class _Call:
         """The nodes outside that these read; calls before may have been replaced there."""
         return _operands(dict.fromkeys(self.nodes))
 
-    def key(self) -> Hashable:
+    def key(self, bodies: Mapping[str, fx.GraphModule]) -> Hashable:
         """Return what equal calls have in common: operators, constants, and the ways between nodes."""
-        at = {node: index for index, node in enumerate((*self.operands, *self.nodes))}
-        nodes = [(node.op, node.target, _spelt((node.args, node.kwargs), at)) for node in self.nodes]
-        return tuple(nodes), tuple([at[node] for node in self.results])
+        return _key(self.operands, self.nodes, self.results, bodies)
 
     def body(self, bodies: dict[str, fx.GraphModule]) -> fx.GraphModule:
         graph = fx.Graph()
@@ -98,9 +96,33 @@ class _Call:
             graph.erase_node(node)
 
 
+def _key(
+    operands: Sequence[fx.Node],
+    nodes: Sequence[fx.Node],
+    results: Sequence[fx.Node | None],
+    bodies: Mapping[str, fx.GraphModule],
+) -> Hashable:
+    at = {node: index for index, node in enumerate((*operands, *nodes))}
+
+    def target(node: fx.Node) -> Hashable:
+        return _key_of(bodies[str(node.target)]) if node.op == "get_attr" else node.target
+
+    found = [(node.op, target(node), _spelt((node.args, node.kwargs), at)) for node in nodes]
+    return tuple(found), tuple([None if node is None else at[node] for node in results])
+
+
+def _key_of(body: fx.GraphModule) -> Hashable:
+    """Return what a body has in common with those that are equal to it."""
+    operands = body.graph.find_nodes(op="placeholder")
+    nodes = [node for node in body.graph.nodes if node.op not in ("placeholder", "output")]
+    results: Any = body.graph.output_node().args[0]
+    return _key(operands, nodes, results, dict(body.named_children()))  # type: ignore[arg-type]
+
+
 def _call_of(nodes: Sequence[fx.Node]) -> _Call | None:
     """Return the nodes of one call as such, None where a body cannot hold them."""
-    inside = dict.fromkeys(node for node in nodes if not _is_number_of_others(node, nodes))
+    bodies = [one for node in nodes for one in node.all_input_nodes if one.op == "get_attr" and not REGION.on(one)]
+    inside = dict.fromkeys([*bodies, *(node for node in nodes if not _is_number_of_others(node, nodes))])
     if not inside or any(map(_why_not, inside)):
         return None
     operands = _operands(inside)

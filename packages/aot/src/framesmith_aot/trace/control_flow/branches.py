@@ -138,8 +138,8 @@ class _WhileLoop:
         examples = _examples(tracer, moving)
         strides = [one.stride() for one in examples]
         traced = trace_body(tracer, run, [*examples, *_examples(tracer, (*carried, *by_body))], strides)
-        refuse_random(traced)
         bodies, given, counts = self._traced(tracer, operands)
+        refuse_random(bodies[0].module.graph)
         sizes = (*counts, len(given) - sum(counts), len(moving))
         found = calls.while_loop_gradients(tracer, (*bodies, traced), sizes, given, moving, by_body)
         left = iter(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace.control_flow.bodies import AtenBody, Run
+from framesmith_aot.trace.control_flow.bodies import Run
 from framesmith_aten.graphs.control_flow import calls_of
 from framesmith_aten.operators import is_random
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -35,6 +36,7 @@ def flowing(
     leaves = [one.requires_grad_() for one, on in zip(args, wants, strict=True) if on]
     with torch.enable_grad():
         results = run(child, args)
+    refuse_random(child.graph)
     given = [(one, grad) for one, grad in zip(results, grads, strict=True) if grad is not None]
     given = [(one, grad) for one, grad in given if one.requires_grad]
     if not (given and leaves):
@@ -44,12 +46,11 @@ def flowing(
     return [*found]
 
 
-def refuse_random(body: AtenBody) -> AtenBody:
-    """Return the backward pass of a body. Raises AotUnsupported where it would draw other numbers than the body did."""
-    if any(map(is_random, calls_of(body.module.graph))):
+def refuse_random(graph: fx.Graph) -> None:
+    """Raise AotUnsupported where a body that a backward pass runs again draws random numbers: they would be others."""
+    if any(map(is_random, calls_of(graph))):
         why = "the backward pass runs the body again, and would draw others"
         raise AotUnsupported("random-body", "random numbers in a function under control flow, with gradients", why)
-    return body
 
 
 class Saved:

@@ -36,7 +36,6 @@ from framesmith_aot.trace.control_flow.gradients import (
     backward_of,
     flowing,
     is_differentiable,
-    refuse_random,
     split,
     zeros_of,
 )
@@ -83,7 +82,7 @@ class _Scan:
         moving, sliced = [*came, *sums], [*arriving, *history, *xs]
         examples = [*(example_of(tracer, one) for one in moving), *(slice_of(tracer, one) for one in sliced)]
         examples += [example_of(tracer, one) for one in captured]
-        traced = refuse_random(trace_body(tracer, step.run, examples, [one.stride() for one in moving]))
+        traced = trace_body(tracer, step.run, examples, [one.stride() for one in moving])
         made = calls.scan(tracer, traced, not self.reverse, moving, sliced, captured)
         first, of_captured, of_xs = split(made, (len(came), len(sums)))
         left = iter((*first, *of_xs, *of_captured))
@@ -221,7 +220,7 @@ class _JoinBackward:
         tracer = calls.tracer()
         examples = [*(example_of(tracer, one) for one in moving), *(slice_of(tracer, one) for one in sliced)]
         examples += [example_of(tracer, one) for one in captured]
-        return refuse_random(trace_body(tracer, self.run, examples, [one.stride() for one in moving]))
+        return trace_body(tracer, self.run, examples, [one.stride() for one in moving])
 
     def run(self, child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
         count, carries = len(self.given), sum(self.live)

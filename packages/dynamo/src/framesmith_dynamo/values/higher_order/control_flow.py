@@ -25,6 +25,7 @@ from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.higher_order.arguments import Tree, tree_of
 from framesmith_dynamo.values.higher_order.subgraphs import in_body, recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_guards.contexts import ambient
 
 CONTROL_FLOW = register_break(
     "control-flow-refused",
@@ -80,13 +81,14 @@ def copies(tr: Tracer, values: Sequence[TensorValue]) -> list[TensorValue]:
 def traced(tr: Tracer, function: Value, arguments: Sequence[Value], examples: Sequence[TensorValue]) -> Body:
     """Trace a function of arguments that hold the examples. Its results are tensors or None."""
     builder, nodes = tr.builder, [one.as_proxy() for one in examples]
-    last = last_node(builder)
+    last, before = last_node(builder), ambient.read()
     with in_body(tr, "a function under control flow"):
         returned = tree_of(tr, tr.call(function, arguments, {}))
     if not all(isinstance(one, TensorValue) or one.is_none() for one in returned.leaves):
         raise GraphBreak(CONTROL_FLOW, "a function returns something other than tensors")
     results = tensors([one for one in returned.leaves if not one.is_none()], "results of a function")
-    return Body(extract_subgraph(builder, last, nodes, [one.as_proxy() for one in results]), returned)
+    restored = ambient.read() == before
+    return Body(extract_subgraph(builder, last, nodes, [one.as_proxy() for one in results], modes=restored), returned)
 
 
 def refuse_aliases(body: Body, examples: Sequence[TensorValue]) -> None:

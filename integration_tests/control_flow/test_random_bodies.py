@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from integration_tests.transforms.random_bodies import Program, difference
+from integration_tests.control_flow.random_bodies import Program, difference
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
