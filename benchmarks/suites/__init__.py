@@ -44,6 +44,7 @@ SUITES = {
         anywhere=True,
     ),
     "guards": Suite("calls", "time of guards over many inputs"),
+    "hooks": Suite("calls", "training steps of a small model with hooks of modules and tensors, and made leaves"),
     "instructions": Suite(
         "kernels", "machine code of elementary functions on the CPU, for all kinds of processors", selective=True
     ),

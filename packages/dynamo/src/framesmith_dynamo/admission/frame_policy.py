@@ -26,8 +26,8 @@ INTEREST_PACKAGES = ("torch",)
 #: Modules of torch whose frames are compiled; all other functions of torch are machinery.
 TORCH_FRAMES_COMPILED = ModulePatterns("nn.modules.")
 #: Exceptions: `Module.__call__` is one code object for all modules, so all modules would share its entries; `forward`
-#: has entries of its own.
-TORCH_FRAMES_NEVER = ModulePatterns("nn.modules.module")
+#: has entries of its own. The Functions of `nn.modules` are called by autograd.
+TORCH_FRAMES_NEVER = ModulePatterns("nn.modules.module", "nn.modules._functions")
 #: Modules of torch that are not inlined either: they act on global state, compile, or dispatch.
 TORCH_NOT_INLINED = ModulePatterns(
     "_dynamo.", "_inductor.", "_functorch.", "_subclasses.", "fx.", "autograd", "autograd.function", "autograd.graph",
