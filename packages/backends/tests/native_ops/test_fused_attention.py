@@ -13,8 +13,10 @@ from graphs.tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.fused.attention import MOST_DEPTH, FusedAttention
+from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.native_ops.attention.shape import KEYS
 from framesmith_backends.schedule.plan import Plan
+from framesmith_backends.target import Processor
 
 Tensor = torch.Tensor
 #: Relative and absolute tolerance, by type.
@@ -182,6 +184,17 @@ def test_probabilities_that_others_read_stay_in_memory() -> None:
     deep = operands(20, 30, MOST_DEPTH + 1)
     stages = CpuBackend().explain(trace(plain, deep))
     assert not stages.plan.items_of(FusedAttention) and "heads of 257 elements" in str(stages.refusals)
+
+
+@pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])
+def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = native.machine()
+    other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    monkeypatch.setattr(native, "machine", lambda: other)
+    for rows, columns in ((1, 40), (9, 5), (61, 140)):
+        for function in (sloping, window, with_logarithms):
+            check(function, operands(rows, columns, 17))
+            check(function, [(one / 2).to(torch.bfloat16) for one in operands(rows, columns, 24)])
 
 
 def test_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
