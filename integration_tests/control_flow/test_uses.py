@@ -109,6 +109,18 @@ def expected_twice(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return made + x
 
 
+@pytest.mark.parametrize("function", [carried, joined], ids=lambda one: one.__name__)
+def test_a_compiled_backward_pass(function: Callable[[Tensor], Tensor]) -> None:
+    x = t(4, 3)
+    [want] = torch.autograd.grad(reference(function)(x), x)
+    for subject in (framesmith.compile(lambda x: function(x), fullgraph=True), function):
+        with framesmith.compile_backward():
+            for _ in range(2):
+                x.grad = None
+                subject(x).backward()
+                torch.testing.assert_close(x.grad, want)
+
+
 def indexed(x: Tensor, at: Tensor) -> Any:
     return scan(lambda c, a: (c + x[0].index_select(0, a.reshape(1))[0], c * 2), x[0, 0] * 0, at)
 

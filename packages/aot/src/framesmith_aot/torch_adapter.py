@@ -43,7 +43,6 @@ unstable: Final = Needs(
             "`is_grads_batched` runs backward graphs uncompiled",
             instead=never,
         ),
-        need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
         need("torch._C._functorch.get_dynamic_layer_stack_depth", _LEVELS, instead=lambda: 0),
         need("torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth", _LEVELS, instead=lambda depth: None),
         need("torch.utils._sympy.symbol.SymT", _UNBACKED, members=("UNBACKED_INT", "UNBACKED_FLOAT")),

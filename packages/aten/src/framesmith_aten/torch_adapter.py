@@ -24,6 +24,7 @@ unstable: Final = Needs(
     "aten",
     (
         need("torch.fx._lazy_graph_module._LazyGraphModule", "graphs become Python text at once", instead=GraphModule),
+        need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
         need("torch._prims_common.make_contiguous_strides_for", _NUMBERS),
         need("torch.utils._sympy.interp.sympy_interp", _NUMBERS),
         need("torch.utils._sympy.reference.PythonReferenceAnalysis", _NUMBERS),

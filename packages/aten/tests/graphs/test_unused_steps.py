@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import fx
 
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import new_fake_mode
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.control_flow import scan
@@ -68,3 +70,11 @@ def test_a_slice_that_counts_the_steps_stays():
     assert node.args[1] == (2, 1)
     assert len(node.args) == 3 + 3
     assert len(node.meta["val"]) == 3
+
+
+def test_steps_are_not_recorded_one_by_one():
+    def scanned(x):
+        return scan(lambda c, a: (aten.add.Tensor(c, a), aten.mul.Tensor(c, a)), (1, 1), False, x[0], x)
+
+    with pytest.raises(TraceUnsupported, match="control flow"):
+        traced(scanned, [torch.ones(3, 2)])

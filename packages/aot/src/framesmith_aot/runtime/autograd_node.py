@@ -20,6 +20,7 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Refusal, Source
 from framesmith_aten.contract import BoxedFn
+from framesmith_aten.graphs.control_flow import SHOWN_BY_FAKES
 
 Parameter = Literal["inputs", "results", "rerun", "user_tensors", "written"]
 """A parameter of nodes' forwards: the graph's inputs, the list of its results, and those of `NodeContext`."""
@@ -238,7 +239,8 @@ def apply_of(
 
     # An `EvaluatesBackward`, where saved tensors are all that the pass reads and checks.
     asked = refusals or node.part.shape.asks_absent
-    if not (node.part.numbers or node.part.late_inputs or node.watched or asked):
+    loops = any(one.target in SHOWN_BY_FAKES for one in run.graph.nodes)  # no tracer may see these one by one
+    if not (node.part.numbers or node.part.late_inputs or node.watched or asked or loops):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.transforms import function_of
 from framesmith_aten.nested import tensors_in
+from framesmith_aten.torch_adapter import unstable
 from framesmith_guards.torch_adapter import FakeTensor
 
 Body = Callable[..., tuple[Any, ...]]
@@ -154,6 +156,10 @@ BODIES: dict[Any, int] = {
 }
 
 
+#: Those of which fakes show the results alone, which no operator has computed: see Note [One step on fakes].
+SHOWN_BY_FAKES = frozenset(BODIES) - {invoke_subgraph}
+
+
 def bodies_of(node: fx.Node) -> list[fx.GraphModule]:
     """Return the bodies that a call in an ATen graph runs; none for other nodes."""
     return [held.meta["val"] for held in node.args[: BODIES.get(node.target, 0)] if isinstance(held, fx.Node)]
@@ -174,8 +180,15 @@ def is_body(node: fx.Node) -> bool:
 
 
 def are_fake(values: Any) -> bool:
-    """Whether any of the tensors among values is fake."""
-    return any(isinstance(one, FakeTensor) for one in tensors_in(values))
+    """Whether any of the tensors among values is fake.
+
+    Raises TraceUnsupported under a mode that records operators: it would record results that nothing has computed.
+    """
+    if not any(isinstance(one, FakeTensor) for one in tensors_in(values)):
+        return False
+    if any(getattr(mode, "records_graph", False) for mode in unstable.get_current_dispatch_mode_stack()):
+        raise TraceUnsupported("control-flow", "control flow in a traced function", "its steps are not operators")
+    return True
 
 
 class _OfSteps(torch.autograd.Function):

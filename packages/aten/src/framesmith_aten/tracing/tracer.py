@@ -67,6 +67,9 @@ class GraphTracer(LightDispatchMode):
     TraceUnsupported.
     """
 
+    #: Operators under this mode become a graph; control flow asks.
+    records_graph = True
+
     def __init__(
         self, fake_mode: FakeTensorMode, lowers: Lowers = lowers_nothing, rules: Mapping[OpOverload, Rule] | None = None
     ) -> None:
