@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.memory.arena import BUFFER_ALIGNMENT, Span, placed, taken
+from framesmith_backends.schedule.memory.arena import BUFFER_ALIGNMENT, Span, lent_bytes, placed, taken
 from framesmith_backends.schedule.plan import list_steps, make_plan, place_buffers
 from framesmith_backends.schedule.steps import Allocate, Run
 from framesmith_backends.target import CPU, GPU
@@ -97,14 +97,39 @@ def test_on_gpus_a_buffer_reuses_one_of_its_type() -> None:
     assert all(kinds[name] == kinds[first] for name, first in run.shared)
 
 
+@settings(max_examples=300, deadline=None)
+@given(spans(), spans())
+def test_a_result_lends_its_bytes_until_it_is_written(inner: list[Span[int]], made: list[Span[int]]) -> None:
+    results = [Span(f"result {one.name}", one.size, one.first, 99) for one in made]
+    by_name = {one.name: one for one in (*inner, *results)}
+    lent = lent_bytes(inner, results)
+    for name, host in lent.items():
+        assert by_name[name].size <= by_name[host].size and by_name[name].last < by_name[host].first
+        others = [by_name[other] for other, place in lent.items() if place == host and other != name]
+        assert not any(map(by_name[name].meets, others))
+
+
+def test_nothing_is_needed_beside_a_result_that_is_made_last() -> None:
+    """The first matmul lies where the last one will."""
+    inputs = [torch.randn(32, 32), torch.randn(32, 32)]
+    gm = trace(lambda x, w: ((y := x @ w).sum(0), y @ w @ w, x.t() @ w), inputs)
+    steps = make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps
+    (run,) = (step for step in steps if isinstance(step, Run))
+    assert run.shared and len(run.inner) < 2
+    for found, wanted in zip(CpuBackend().compile(gm, inputs)(list(inputs)), gm(*inputs), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def arena(function: Callable[..., torch.Tensor]) -> int:
-    """Bytes of the arena of a graph of two 32x32 matrices, whose results are checked."""
+    """Bytes of the arena of a graph of two 32x32 matrices, and of results that lend theirs; it is run as well."""
     inputs = [torch.randn(32, 32), torch.randn(32, 32)]
     gm = trace(function, inputs)
     (found,) = CpuBackend().compile(gm, inputs)(list(inputs))
     torch.testing.assert_close(found, function(*inputs), rtol=1e-4, atol=1e-4)
     steps = make_plan(lower_graph(gm, CPU).program, CPU, native=True).steps
-    return sum(step.layout.numel for step in steps if isinstance(step, Allocate) and step.name.endswith(".arena"))
+    lending = {host for step in steps if isinstance(step, Run) for _, host in step.shared}
+    arenas = [step.layout.numel for step in steps if isinstance(step, Allocate) and step.name.endswith(".arena")]
+    return sum(arenas) + 32 * 32 * 4 * len(lending)
 
 
 def test_results_lie_where_their_kernel_reads_for_the_last_time() -> None:

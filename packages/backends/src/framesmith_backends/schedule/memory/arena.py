@@ -1,7 +1,8 @@
 """Buffers that live within one run, side by side in one allocation.
 
-Two share bytes when one is last read before the other is first written. The largest are placed first, each at the
-lowest offset where no buffer lies that lives at the same time. Buffers of symbolic sizes, whose offsets are known
+Two share bytes when one is last read before the other is first written; a result of the run, too, which is there from
+its beginning on, lends its bytes until it is written. The largest are placed first, each at the lowest offset where no
+buffer lies that lives at the same time. Buffers of symbolic sizes, whose offsets are known
 only at run time, take dead ones of as many elements instead.
 """
 
@@ -15,6 +16,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.schedule.memory.in_place import Overwriting
+from framesmith_backends.schedule.memory.reuse import layout_bytes
 from framesmith_backends.schedule.steps import Allocate, Inner, Run, Step
 from framesmith_backends.target import Target
 
@@ -62,23 +64,43 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], target: Target, positi
                 step, taken_over, heirs = over.within(step, at)
             gone.update(taken_over, heirs)
             inner = [name for name in inner if name not in taken_over and name not in {*heirs, *heirs.values()}]
+            results = [name for name in step.buffers if name in layouts and over.first[name] == at]
+            results = [name for name in results if target.in_order and name not in inner]
             order = positions.get(step.entry, range(len(step.items)))
-            spans, symbolic = _spans(step, {name: layouts[name] for name in inner}, order)
-            dtypes = {span.name: layouts[span.name].dtype for span in symbolic} if target.on_gpu else {}
-            step = replace(step, shared=tuple(taken(symbolic, dtypes).items()))
-            if spans:
-                offsets, size = placed(spans)
-                arena = f"{step.entry}.arena"
-                own = tuple(Inner(span.name, offsets[span.name], span.size) for span in spans)
-                step = replace(step, buffers=(*step.buffers, arena), inner=own)
-                found.append(Allocate(arena, Layout((size,), (1,), "u8", layouts[spans[0].name].device)))
-            away = {one.name for one in step.inner}.union(name for name, _ in step.shared)
-            step = replace(step, buffers=tuple(name for name in step.buffers if name not in away))
-            gone |= away
+            step, arena = _with_arena(step, inner, results, layouts, order, target)
+            found += [] if arena is None else [arena]
+            gone.update({one.name for one in step.inner}, (name for name, _ in step.shared))
             found += [step, *(Allocate(name, over.known[place], place) for name, place in heirs.items())]
         else:
             found.append(step)
     return [step for step in found if not (isinstance(step, Allocate) and step.reuse is None and step.name in gone)]
+
+
+def _with_arena(
+    run: Run,
+    inner: Sequence[str],
+    results: Sequence[str],
+    layouts: Mapping[str, Layout],
+    order: Sequence[int],
+    target: Target,
+) -> tuple[Run, Allocate | None]:
+    """Return the run with its `inner` buffers in `results` that lend their bytes, or in its arena, and that."""
+    spans, symbolic = _spans(run, {name: layouts[name] for name in inner}, order)
+    dtypes = {span.name: layouts[span.name].dtype for span in symbolic} if target.on_gpu else {}
+    made, _ = _spans(run, {name: layouts[name] for name in results}, order)
+    lent = lent_bytes(spans, [one for one in made if layout_bytes(layouts[one.name]) == one.size])
+    spans = [span for span in spans if span.name not in lent]
+    shared = {**taken(symbolic, dtypes), **lent}
+    away = {*shared, *(span.name for span in spans)}
+    buffers = tuple(name for name in run.buffers if name not in away)
+    run = replace(run, buffers=buffers, shared=tuple(shared.items()))
+    if not spans:
+        return run, None
+    offsets, size = placed(spans)
+    arena = f"{run.entry}.arena"
+    own = tuple(Inner(span.name, offsets[span.name], span.size) for span in spans)
+    layout = Layout((size,), (1,), "u8", layouts[spans[0].name].device)
+    return replace(run, buffers=(*buffers, arena), inner=own), Allocate(arena, layout)
 
 
 def _spans(
@@ -113,6 +135,20 @@ def taken(spans: Iterable[Span[Size]], dtypes: Mapping[str, str]) -> dict[str, s
         free[place] = span.last
         if place != span.name:
             found[span.name] = place
+    return found
+
+
+def lent_bytes(spans: Iterable[Span[int]], results: Sequence[Span[int]]) -> dict[str, str]:
+    """Buffers that lie where a result will be, and die before it is written: their names, and the results'."""
+    found: dict[str, str] = {}
+    lying: dict[str, list[Span[int]]] = {}
+    for span in sorted(spans, key=lambda span: -span.size):
+        hosts = [one for one in results if span.size <= one.size and span.last < one.first]
+        hosts = [one for one in hosts if not any(map(span.meets, lying.get(one.name, ())))]
+        if hosts:
+            host = min(hosts, key=lambda one: one.size).name
+            found[span.name] = host
+            lying.setdefault(host, []).append(span)
     return found
 
 

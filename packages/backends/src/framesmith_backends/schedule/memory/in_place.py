@@ -134,7 +134,7 @@ class Overwriting:
         self.known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
         calls = [step.call.needs for step in steps if isinstance(step, CallStep) and step.view is None]
         self.shown = outputs.union(*calls, *(used_by(step) for step in steps if isinstance(step, CopyStep)))
-        self._first = {name: at for at, names in reversed([*enumerate(named)]) for name in names}
+        self.first = {name: at for at, names in reversed([*enumerate(named)]) for name in names}
         self._last = {name: at for at, names in enumerate(named) for name in names}
 
     def within(self, run: Run, at: int) -> tuple[Run, dict[str, str], dict[str, str]]:
@@ -142,7 +142,7 @@ class Overwriting:
 
         Also the names of those results, and of the buffers, for results that the run alone uses, and for others.
         """
-        made = {name: self.layouts[name] for name in run.buffers if name in self.layouts and self._first[name] == at}
+        made = {name: self.layouts[name] for name in run.buffers if name in self.layouts and self.first[name] == at}
         dying = {name: self.known[name] for name in run.buffers if name in self.known and self._last[name] == at}
         run, found = _write_over_dead(run, made, dying, self.shown)
         inner = {name: target for name, target in found.items() if name in dying}
