@@ -21,7 +21,7 @@ from torch import nn
 
 import framesmith
 from integration_tests.control_flow import plain
-from integration_tests.transforms import functions
+from integration_tests.transforms.autograd_functions import programs
 
 Tensor = torch.Tensor
 SIZE = 6
@@ -238,7 +238,7 @@ class Run:
         self.layer = nn.Linear(SIZE, SIZE)
         file = f"<random body {seed}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        names: dict[str, Any] = {"f": functions, "LAYER": self.layer, "noting": self.noting, **control}
+        names: dict[str, Any] = {"f": programs, "LAYER": self.layer, "noting": self.noting, **control}
         exec(compile(text, file, "exec"), names)
         self.program: Callable[..., Any] = names["program"]
 
@@ -252,7 +252,7 @@ class Run:
     def outcome(self, seed: int) -> list[Any]:
         """Return what a call and its backward pass show."""
         torch.manual_seed(seed)
-        functions.NOTED.clear()
+        programs.NOTED.clear()
         self.ran.clear()
         self.layer.zero_grad()
         x, y = (torch.randn(SIZE).requires_grad_(needs) for needs in (True, seed % 3 > 0))
@@ -266,7 +266,7 @@ class Run:
         # All results of control flow require gradients where an operand does.
         shown = [(one.detach().clone(), one.requires_grad or self.controlled) for one in results]
         grads = [x.grad, y.grad, *(p.grad for p in self.layer.parameters())]
-        return [shown, grads, [*self.ran], [*functions.NOTED], torch.rand(2)]
+        return [shown, grads, [*self.ran], [*programs.NOTED], torch.rand(2)]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import framesmith
-from integration_tests.transforms import functions as f
-from integration_tests.transforms.functions import Tensor
+from integration_tests.transforms.autograd_functions import programs as f
+from integration_tests.transforms.autograd_functions.programs import Tensor
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

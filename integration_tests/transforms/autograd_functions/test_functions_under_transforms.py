@@ -11,7 +11,7 @@ import torch
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import framesmith
-from integration_tests.transforms.rules import (
+from integration_tests.transforms.autograd_functions.rules import (
     BackwardWithRule,
     BothRules,
     Cosine,

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._pytree import tree_leaves
 
 import framesmith
-from integration_tests.transforms.differentiable import FUNCTIONS, Tensor
+from integration_tests.transforms.autograd_functions.differentiable import FUNCTIONS, Tensor
 from integration_tests.transforms.transforms import close
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -1,0 +1,1 @@
+"""Autograd Functions: by themselves, under transforms, and their gradients by finite differences."""
