@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import framesmith
 from framesmith_aten.graphs.control_flow import invoke_subgraph
-from integration_tests.transforms import functions
+from integration_tests.transforms.autograd_functions import programs as functions
 from integration_tests.transforms.transforms import Tensor, close, m, plain, run
 
 pytestmark = pytest.mark.usefixtures("fresh")
