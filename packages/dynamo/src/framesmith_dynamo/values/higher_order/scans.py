@@ -7,6 +7,7 @@ a setting of the node, where torch flips operands and results.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.symbolic import equal, is_unbacked
@@ -28,6 +29,12 @@ from framesmith_dynamo.values.higher_order.control_flow import (
 )
 from framesmith_dynamo.values.higher_order.subgraphs import recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+
+#: Whether torch's scan gives stacks along the scanned dimension, by a function in it: a release has them in front.
+MOVES_BACK: Final = any(
+    "movedim" in getattr(one, "co_names", ())
+    for one in getattr(getattr(unstable.scan, "__code__", None), "co_consts", ())
+)
 
 
 @handles(unstable.associative_scan)
@@ -148,7 +155,8 @@ def _moved(tr: Tracer, values: Sequence[TensorValue], source: int, to: int) -> l
 
 
 def _moved_back(tr: Tracer, stack: TensorValue, dim: int) -> TensorValue:
-    return stack if dim == 0 or dim >= stack.fake.dim() else _moved(tr, [stack], 0, dim)[0]
+    stays = dim == 0 or dim >= stack.fake.dim() or not MOVES_BACK
+    return stack if stays else _moved(tr, [stack], 0, dim)[0]
 
 
 def _flipped(tr: Tracer, one: TensorValue) -> TensorValue:
