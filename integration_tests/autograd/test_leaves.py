@@ -125,6 +125,13 @@ def detached_and_changed(x: Tensor, w: Tensor) -> Any:
     return (y * x).sum(), y
 
 
+def other_data(x: Tensor, w: Tensor) -> Any:
+    y, z = x.detach().sum(), w.detach().exp()
+    y.data = z
+    y.mul_(3)
+    return (y * x).sum(), y, z
+
+
 def refused(x: Tensor, w: Tensor) -> Any:
     found = 0
     for change in (lambda: (x * 2).requires_grad_(False), lambda: torch.arange(8).requires_grad_()):
@@ -148,7 +155,8 @@ def in_a_checkpoint(x: Tensor, w: Tensor) -> Any:
 
 WHOLE = [
     method, attribute, shown, first_shown, of_an_input, view_shown, alone, alone_and_shown, only_a_leaf, factory, back,
-    in_no_grad, hooked, gradient_read, gradient_set, detached, detached_and_changed, refused, in_a_checkpoint,
+    in_no_grad, other_data, hooked, gradient_read, gradient_set, detached, detached_and_changed, refused,
+    in_a_checkpoint,
 ]  # fmt: skip
 
 

@@ -190,6 +190,8 @@ class TensorObject(Value):
             self._set_grad(tr, value)
         elif name == "requires_grad" and value.python_type() is bool and value.can_be_constant():
             self.call_method(tr, "requires_grad_", (value,), {})
+        elif name == "data" and self._takes_as_data(value):
+            tr.become(self, value.getattr_(tr, name))
         elif hasattr(self.cls, name):
             kind = AUTOGRAD_STATE if name in ("requires_grad", "data") else TENSOR_ATTRIBUTE
             raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
@@ -233,6 +235,15 @@ class TensorObject(Value):
             return False
         wanted = own.dtype if real is None else getattr(real, "grad_dtype", own.dtype)
         return (own.shape, wanted, own.device) == (grad.shape, grad.dtype, grad.device)
+
+    def _takes_as_data(self, value: Value) -> bool:
+        """Whether the trace made the tensor, nothing has recorded it, and it may show another one's memory."""
+        own = self.fake
+        if self.source is not None or own.requires_grad or own._is_view() or not isinstance(value, TensorObject):
+            return False
+        other = value.fake
+        plain = all(one.layout is torch.strided and not one.is_inference() for one in (own, other))
+        return plain and (own.dtype, own.device) == (other.dtype, other.device)
 
     def _track(self, tr: Tracer) -> None:
         """Track the tensor in the journal."""
