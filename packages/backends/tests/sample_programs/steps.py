@@ -167,3 +167,12 @@ PROGRAMS = (
     Program("mirrored", mirrored, ((7, 20),)),
     Program("mapped", mapped, ((7, 20),)),
 )
+
+#: Programs whose sizes differ from each other, and whose inputs have those of one program at other sizes, too.
+OTHER_SIZES = {
+    "selective": (((3, 4, 9), (4, 17), (3, 9, 17), (3, 4, 9)), ((2, 70, 300), (70, 5), (2, 300, 5), (2, 70, 300))),
+    "gradient": (((2, 3, 9, 40),) * 3, ((5, 2, 3, 8),) * 3),
+    "both": (((30, 1200),) * 2, ((4, 3),) * 2),
+    "along rows": (((70, 5),) * 2, ((3, 100),) * 2),
+    "softmaxes": (((5, 70),), ((200, 3),)),
+}

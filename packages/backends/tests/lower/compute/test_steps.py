@@ -10,7 +10,7 @@ import torch
 from graphs.meaning import flat_memory, run_program
 from graphs.tracing_scans import Eager, trace_scans
 from ir.test_spec import graph_values, memory_of
-from sample_programs.steps import PROGRAMS, Program, linear
+from sample_programs.steps import OTHER_SIZES, PROGRAMS, Program, linear
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.spec import run_kernel
@@ -124,16 +124,6 @@ def test_other_bodies_stay_calls_and_say_why(step: Any, reason: str) -> None:
 
     notes = CPU_BACKEND.explain(trace_scans(function, inputs)).lowering.notes
     assert reason in notes["scan"], notes
-
-
-#: Programs whose sizes differ from each other, and whose inputs have those of one program at other sizes, too.
-OTHER_SIZES = {
-    "selective": (((3, 4, 9), (4, 17), (3, 9, 17), (3, 4, 9)), ((2, 70, 300), (70, 5), (2, 300, 5), (2, 70, 300))),
-    "gradient": (((2, 3, 9, 40),) * 3, ((5, 2, 3, 8),) * 3),
-    "both": (((30, 1200),) * 2, ((4, 3),) * 2),
-    "along rows": (((70, 5),) * 2, ((3, 100),) * 2),
-    "softmaxes": (((5, 70),), ((200, 3),)),
-}
 
 
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.name in OTHER_SIZES], ids=lambda p: p.name)

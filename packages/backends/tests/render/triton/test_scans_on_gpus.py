@@ -198,6 +198,7 @@ def test_steps_compile_to_cubins(program: steps.Program, capability: int) -> Non
 @needs_triton
 def test_interpreted_steps_equal_eager() -> None:
     assert interpreted("steps").count("ok ") == len(STEPS)
+    assert interpreted("steps", "symbolic").count("ok ") == len(steps.OTHER_SIZES)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
