@@ -34,6 +34,7 @@ FOLDERS = (
 
 #: Tables whose words are no operators, or that say of operators what no other table could -> why.
 OWN_FACTS = {
+    "framesmith_aten/fakes/light_nodes.py: _BINARY": "methods of torch's symbolic numbers",
     "framesmith_aten/fakes/modes.py: _WRONG_RULES": "which of torch's rules for fakes are wrong",
     "framesmith_aten/fakes/modes.py: _VIEWS": "the operator that a primitive of torch's is, for its cache of results",
     "framesmith_aten/fakes/modes.py: _CALLING": "which of torch's rules call others while no mode is active",
