@@ -280,7 +280,7 @@ def double(x):
 def fn(x):
     return double(x), len(LOG)
 
-# torch's managers together [new-leaf]
+# torch's managers together [whole]
 def fn(x):
     w = torch.ones(4, requires_grad=True)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):

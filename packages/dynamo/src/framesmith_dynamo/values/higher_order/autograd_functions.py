@@ -193,9 +193,9 @@ class _Applying:
         fixed = [self._position(one, traced.outputs) for one in noted(tr, traced.ctx, "non_differentiable")]
         bodies = self._extracted(traced, (last, after), inputs, written)
         materialize = traced.ctx.getattr_(tr, "materialize_grads").bool_(tr)
-        if self._has_method("backward", "grad", rule):
+        if self._transforms_reach("backward", "grad", rule):
             bodies |= self._backwards(traced, fixed, materialize)
-        if self._has_method("jvp", "jvp", rule):
+        if self._transforms_reach("jvp", "jvp", rule):
             bodies[JVP] = self._jvp(traced)
         if rule is not None:
             bodies[VMAP] = rule.body
@@ -204,7 +204,7 @@ class _Applying:
         made = recorded(tr, applied, (nodes, settings.as_tuple()), [*bodies.values()], self.tensors)
         return traced.with_outputs(tr, made)
 
-    def _has_method(self, method: str, kind: Kind, rule: Rule | None) -> bool:
+    def _transforms_reach(self, method: str, kind: Kind, rule: Rule | None) -> bool:
         """Whether a transform may call `backward`, or `jvp`: one within the `vmap` whose rule stands for the call."""
         level = self.tr.facts.body.level
         if level is None:

@@ -36,7 +36,7 @@ class Rule:
 def rule_of(tr: Tracer, cls: Value, given: Args, name: str) -> Rule | None:
     """Return the rule that torch will call for the tensors among `given`, or None: no `vmap` is around, or no rule."""
     level = tr.facts.body.level
-    if level is None or not _has_rule(tr, cls, name):
+    if level is None or not _own_rule(tr, cls, name):
         return None
     if tr.facts.body.backwards:
         raise GraphBreak(CUSTOM_AUTOGRAD, f"{name} has a rule for vmap, and is applied in a backward")
@@ -52,7 +52,7 @@ def rule_of(tr: Tracer, cls: Value, given: Args, name: str) -> Rule | None:
     return None
 
 
-def _has_rule(tr: Tracer, cls: Value, name: str) -> bool:
+def _own_rule(tr: Tracer, cls: Value, name: str) -> bool:
     """Whether the class has a rule of its own. Breaks where it also asks for one, which torch refuses."""
     own = cls.as_constant().vmap is not torch.autograd.Function.vmap
     if own and cls.getattr_(tr, "generate_vmap_rule").bool_(tr):
