@@ -194,6 +194,20 @@ def test_one_graph(function: Callable[..., Any], backend: str, twice: bool) -> N
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
+def test_only_the_leaf_requires_gradients(backend: str) -> None:
+    def made(x: Tensor) -> tuple[Tensor, bool]:
+        y = x * 2
+        y.requires_grad = True
+        return y * 3, y.is_leaf
+
+    compiled = framesmith.compile(made, backend=backend, fullgraph=True)
+    for x in (torch.ones(3), torch.zeros(3)):
+        (found, is_leaf), (wanted, _) = compiled(x), made(x)
+        assert is_leaf and found.requires_grad and torch.equal(found, wanted)
+        found.sum().backward()
+
+
 def test_memory_is_shared_with_the_input() -> None:
     for function in (of_an_input, framesmith.compile(of_an_input, fullgraph=True)):
         x, w = X.clone().requires_grad_(), X.clone()

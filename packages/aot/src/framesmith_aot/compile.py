@@ -30,6 +30,7 @@ from framesmith_aten.checks.plain_tensors import is_inference_leaf, with_bits_of
 from framesmith_aten.contract import Compiler, OnError, TransformStep
 from framesmith_aten.fakes import fake_mode_of, new_fake_mode
 from framesmith_aten.fakes.symbols import attach_shape_env
+from framesmith_aten.graphs.leaves import new_leaf
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.meta import EXAMPLE
@@ -78,7 +79,8 @@ def compile_graph(
     call = _arguments(gm, inputs)
     tensors = [value for value in call.examples if isinstance(value, torch.Tensor)]
     if training is None:
-        training = _records(gm) and any(value.requires_grad for value in tensors)
+        leaves = gm.graph.find_nodes(op="call_function", target=new_leaf)
+        training = _records(gm) and (bool(leaves) or any(value.requires_grad for value in tensors))
     if training and any(map(is_inference_leaf, tensors)):
         why = "operators differ in whether they record it"
         raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
