@@ -111,6 +111,7 @@ def program(function: Callable[[Tensor], Any], make: Callable[..., Tensor]) -> P
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
 def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
@@ -118,6 +119,7 @@ def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
         run(program(function, plain), backend=backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager"])

@@ -140,6 +140,7 @@ def program(function: Callable[[Tensor], Any], make: Callable[[], Tensor]) -> Pr
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
 def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
@@ -150,6 +151,7 @@ def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
 FAIL_IN_EAGER = {carried_trees, nested, mapped_trees}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "aot_eager"])
