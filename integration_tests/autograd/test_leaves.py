@@ -227,3 +227,32 @@ def test_inputs_break() -> None:
     torch.testing.assert_close(got[2:], want[2:])
     report = framesmith.explain(frozen, X.clone().requires_grad_(), X.clone().requires_grad_())
     assert {event.broken.kind.id for event in report.of_kind("break") if event.broken} == {"tensor-autograd-state"}
+
+
+def views_before(x: Tensor, w: Tensor) -> Any:
+    y = x.detach() * 2
+    view = y[:3]
+    y.requires_grad_()
+    return view.requires_grad, view
+
+
+def hooked_before(x: Tensor, w: Tensor) -> Any:
+    y = torch.ones(3, requires_grad=True)
+    y.register_hook(lambda grad: grad * 2)
+    z = (y * w.sum()).sum()
+    y.detach_()
+    return y.requires_grad, z
+
+
+def into_another(x: Tensor, w: Tensor) -> Any:
+    out = torch.empty(3)
+    made = torch.ones(3, out=out, requires_grad=True)
+    return made is out, out.requires_grad, out
+
+
+@pytest.mark.parametrize("function", [views_before, hooked_before, into_another], ids=lambda one: one.__name__)
+def test_state_that_others_see_breaks(function: Callable[..., Any]) -> None:
+    compiled = framesmith.compile(function, strict=True)
+    found, wanted = (call(X.clone(), X.clone()) for call in (compiled, function))
+    assert found[:-1] == wanted[:-1]
+    torch.testing.assert_close(found[-1], wanted[-1])

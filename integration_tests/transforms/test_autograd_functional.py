@@ -44,6 +44,10 @@ def twice(x: Tensor) -> Any:
     return jacobian(lambda y: jacobian(f, y, create_graph=True).sum(), x, create_graph=True)
 
 
+def random_energy(x: Tensor) -> Tensor:
+    return (x * torch.rand(4)).pow(3).sum()
+
+
 WHOLE: dict[str, Callable[[Tensor], Any]] = {
     "vjp": lambda x: vjp(f, x, x.cos()),
     "vjp of one element": lambda x: vjp(energy, x),
@@ -54,6 +58,8 @@ WHOLE: dict[str, Callable[[Tensor], Any]] = {
     "jvp of two": lambda x: jvp(two, (x, x.cos()), (x, x)),
     "vhp": lambda x: vhp(energy, x, x.cos()),
     "vhp of two": lambda x: vhp(of_two, (x, x.cos()), (x, x)),
+    "vhp of random numbers": lambda x: vhp(random_energy, x, x.cos()),
+    "hvp of random numbers": lambda x: hvp(random_energy, x, x.cos()),
     "hvp": lambda x: hvp(energy, x, x.cos()),
     "hvp of two": lambda x: hvp(of_two, (x, x.cos()), (x, x)),
     "jacobian": lambda x: jacobian(f, x),

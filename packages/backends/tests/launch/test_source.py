@@ -8,7 +8,9 @@ import pytest
 import torch
 from graphs.tracing import trace
 from graphs.tracing_symbolic import trace_symbolic
+from torch import fx
 
+from framesmith_aten.contract import BoxedFn
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm.engine import handle_offset, machine
 from framesmith_backends.launch.source import LauncherText
@@ -21,6 +23,28 @@ def test_source_is_one_flat_function() -> None:
     assert source.count("def ") == 1
     assert "run" in source
     assert source.rstrip().splitlines()[-1].strip().startswith("return (")
+
+
+def test_a_body_is_compiled_once_and_no_later_one_gets_its_code() -> None:
+    """A later body may have the address of one that nobody else holds."""
+    made: list[str] = []
+
+    def compile_body(body: fx.GraphModule) -> BoxedFn:
+        name = next(iter(body.graph.nodes)).name
+        made.append(name)
+        return lambda args: [name]
+
+    def body(number: int) -> fx.GraphModule:
+        graph = fx.Graph()
+        graph.output((graph.placeholder(f"operand_{number}"),))
+        return fx.GraphModule({}, graph)
+
+    text = LauncherText(compile_body=compile_body)
+    for number in range(60):
+        assert text.body(body(number))([]) == [f"operand_{number}"]
+        gc.collect()
+    kept = body(60)
+    assert text.body(kept) is text.body(kept) and len(made) == 61
 
 
 def test_unusual_values_are_passed_whole() -> None:

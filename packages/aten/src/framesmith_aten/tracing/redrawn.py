@@ -7,6 +7,7 @@ in a graph the state is a tensor, read before the draw and saved for backward in
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -34,19 +35,30 @@ def redrawn_mask() -> OpOverload:
     The results are contiguous bools: where `torch.bernoulli` of that probability gives 1 to a generator of that state.
     No generator is advanced.
     """
-    op = _define("redrawn_mask(Tensor state, SymInt[] size, float p) -> Tensor", _redrawn, "CPU")
-    _library().impl("redrawn_mask", lambda state, size, p: _bools(state, size), "Meta")  # type: ignore[no-untyped-call]
-    return op
+    schema = "redrawn_mask(Tensor state, SymInt[] size, float p) -> Tensor"
+    return _define(schema, _redrawn, "CPU", fake=lambda state, size, p: _bools(state, size))
 
 
 _STATEFUL = (torch.Tag.nondeterministic_seeded,)
+_defining = threading.Lock()
 
 
-def _define(schema: str, run: Callable[..., torch.Tensor], key: str, tags: Sequence[torch.Tag] = ()) -> OpOverload:
-    name = schema.partition("(")[0]
-    _library().define(schema, tags=tags)  # type: ignore[no-untyped-call]
-    _library().impl(name, run, key)  # type: ignore[no-untyped-call]
-    made: OpOverload = getattr(getattr(torch.ops, OWN_NAMESPACE), name).default
+def _define(
+    schema: str,
+    run: Callable[..., torch.Tensor],
+    key: str,
+    tags: Sequence[torch.Tag] = (),
+    fake: Callable[..., torch.Tensor] | None = None,
+) -> OpOverload:
+    """Return the operator of a schema; two threads that ask at once define it once."""
+    name, namespace = schema.partition("(")[0], getattr(torch.ops, OWN_NAMESPACE)
+    with _defining:
+        if not hasattr(namespace, name):
+            _library().define(schema, tags=tags)  # type: ignore[no-untyped-call]
+            _library().impl(name, run, key)  # type: ignore[no-untyped-call]
+            if fake is not None:
+                _library().impl(name, fake, "Meta")  # type: ignore[no-untyped-call]
+    made: OpOverload = getattr(namespace, name).default
     return made
 
 

@@ -54,7 +54,7 @@ class LauncherText:
     bindings: dict[str, list[str]] = field(default_factory=dict)
     below_autograd: bool = True
     compile_body: CompileBody = run_eagerly
-    bodies: dict[int, BoxedFn] = field(default_factory=dict)
+    bodies: dict[fx.GraphModule, BoxedFn] = field(default_factory=dict)
     identifiers: set[str] = field(default_factory=set)
 
     def identifier(self, name: str) -> str:
@@ -72,9 +72,9 @@ class LauncherText:
 
     def body(self, body: fx.GraphModule) -> BoxedFn:
         """A body, compiled once for all calls that share it."""
-        if id(body) not in self.bodies:
-            self.bodies[id(body)] = self.compile_body(body)
-        return self.bodies[id(body)]
+        if body not in self.bodies:  # a key keeps the body: another one may get the id of one that is gone
+            self.bodies[body] = self.compile_body(body)
+        return self.bodies[body]
 
     def size(self, size: Size) -> str:
         """A size as an expression."""

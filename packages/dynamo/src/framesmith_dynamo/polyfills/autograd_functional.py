@@ -40,16 +40,15 @@ def jvp(func: Any, inputs: Any, v: Any = None, create_graph: bool = False, stric
 def vhp(func: Any, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """`torch.autograd.functional.vhp`: the value of a function, and a vector times its Hessian."""
     given = _taken(inputs, create_graph, strict)
-    outputs = _checked(func)(*given)
-    gradients = pulling(lambda *args: _gradient(func, args), *given)[1](_tangent(inputs, given, v))
+    _, pull, outputs = pulling(lambda *args: _gradient(func, args), *given, has_aux=True)
+    gradients = pull(_tangent(inputs, given, v))
     return _given_back(outputs, create_graph), _like_inputs(gradients, inputs, create_graph)
 
 
 def hvp(func: Any, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """`torch.autograd.functional.hvp`: the value of a function, and its Hessian times a vector."""
     given = _taken(inputs, create_graph, strict)
-    outputs = _checked(func)(*given)
-    pull = pulling(lambda *args: _gradient(func, args), *given)[1]
+    _, pull, outputs = pulling(lambda *args: _gradient(func, args), *given, has_aux=True)
     zeros = tuple([torch.zeros_like(one) for one in given])
     applied = pulling(lambda cotangent: pull(cotangent), zeros)[1](_tangent(inputs, given, v))[0]
     return _given_back(outputs, create_graph), _like_inputs(applied, inputs, create_graph)
@@ -83,8 +82,8 @@ def hessian(
         refuse_functional("a Hessian in forward mode")
     given = _taken(inputs, create_graph, strict)
     if not isinstance(inputs, tuple):
-        return _jacobian(lambda *args: _gradient(func, args)[0], inputs, given, create_graph)
-    return _jacobian(lambda *args: _gradient(func, args), inputs, given, create_graph)
+        return _jacobian(lambda *args: _gradient(func, args)[0][0], inputs, given, create_graph)
+    return _jacobian(lambda *args: _gradient(func, args)[0], inputs, given, create_graph)
 
 
 def _taken(inputs: Any, create_graph: bool, strict: bool) -> tuple[torch.Tensor, ...]:
@@ -161,13 +160,13 @@ def _tangent(inputs: Any, given: tuple[torch.Tensor, ...], v: Any) -> tuple[torc
     return tuple([one.detach() for one in vector])
 
 
-def _gradient(func: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of a function whose result has one element."""
+def _gradient(func: Any, args: tuple[torch.Tensor, ...]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """Return the gradients of a function whose result has one element, and this result: the function is called once."""
     outputs, pull = pulling(_checked(func), *args)
     if not isinstance(outputs, torch.Tensor) or outputs.numel() != 1:
         refuse_functional("a Hessian of a function of several elements")
     gradients: tuple[torch.Tensor, ...] = pull(torch.ones_like(outputs))
-    return gradients
+    return gradients, outputs
 
 
 def _jacobian(func: Callable[..., Any], inputs: Any, given: tuple[torch.Tensor, ...], create_graph: bool) -> Any:

@@ -35,7 +35,7 @@ from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new
 from framesmith_dynamo.values.higher_order.pullbacks import PullBackValue
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
+from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, DYNAMIC_OUTPUT_SHAPE, HOOKED
 from framesmith_guards import called_from
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, GuardOnDataDependentSymNode
 
@@ -176,13 +176,6 @@ INPUT_RESHAPED = register_break(
     hint="take the result of the operation without underscore, or reshape the tensor outside of the compiled function",
 )
 
-HOOKED = register_break(
-    "hooked-tensor-changed",
-    what="a tensor is changed after a hook was registered on it",
-    why="the hook is registered after the graph has run, and would see the gradient of the changed tensor",
-    hint="change a clone of the tensor, or register the hook afterwards",
-)
-
 #: Exceptions of fakes that mean that an operation cannot be in the graph, and their breaks.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
     (NotExpressible, ARGUMENT_WITHOUT_TEXT),
@@ -248,6 +241,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if concerns_pinning(target, graph_kwargs):
         raise GraphBreak(PINNED_MEMORY, _name(target))
     if graph_kwargs.get("requires_grad") is True and _makes_leaf(frame, target):
+        if graph_kwargs.get("out") is not None:
+            raise GraphBreak(AUTOGRAD_STATE, f"{_name(target)} with requires_grad=True and out=")
         rest = {name: arg for name, arg in kwargs.items() if name != "requires_grad"}
         return call_torch(frame, new_leaf, (call_torch(frame, target, args, rest),), {})
     builder = frame.state.builder

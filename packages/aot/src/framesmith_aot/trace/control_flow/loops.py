@@ -259,7 +259,7 @@ class _JoinBackward:
 
 
 class _AssociativeScanFunction(torch.autograd.Function):
-    """See Note [Gradients of scans]."""
+    """See Note [Gradients of associative scans]."""
 
     @staticmethod
     def forward(ctx: Any, scan: _AssociativeScan, *operands: Any) -> Tensors:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 
 from framesmith_aten.graphs.leaves import new_leaf
+from framesmith_aten.layouts import storage_id
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE
+from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, HOOKED
 
 
 @c_method("requires_grad_", torch.Tensor)
@@ -41,14 +42,21 @@ def detach_(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _check_made_here(tr: Tracer, tensor: TensorValue, name: str, *, changes: bool) -> None:
-    """Break for a tensor that others have seen, a view, or in a body of its own rules, whose state would change.
+    """Break for a tensor that others have seen, a view or one with views or hooks, whose state would change.
 
     Under a transform torch rejects the method.
     """
     body = tr.facts.body
     shared = tensor.source is not None or tensor.fake._is_view() or tensor.fake.is_inference() or body.functions
-    if body.level or (changes and shared):
+    if body.level or (changes and (shared or _has_views(tensor))):
         raise GraphBreak(AUTOGRAD_STATE, f"{name}() of {tensor.describe()}", before_effects=True)
+    if changes and storage_id(tensor.fake) in tr.facts.hooked:
+        raise GraphBreak(HOOKED, f"{name}()", before_effects=True)
+
+
+def _has_views(tensor: TensorValue) -> bool:
+    """Whether the trace has made views of a tensor: they follow its state."""
+    return any(ref.fake._base is tensor.fake for ref in tensor.ref.builder.refs.values())
 
 
 def _raise_refusal(tr: Tracer, fake: torch.Tensor, wanted: bool) -> None:

@@ -33,6 +33,12 @@ AUTOGRAD_STATE = register_break(
     why="grad, grad_fn, hooks and the leaf flags of a tensor belong to the eager engine",
     hint="do this outside the compiled function",
 )
+HOOKED = register_break(
+    "hooked-tensor-changed",
+    what="a tensor is changed after a hook was registered on it",
+    why="the hook is registered after the graph has run, and would see the gradient of the changed tensor",
+    hint="change a clone of the tensor, or register the hook afterwards",
+)
 STORAGE_ACCESS = register_break(
     "tensor-storage",
     what="a tensor's storage is handled directly",
