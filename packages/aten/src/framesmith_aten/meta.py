@@ -77,6 +77,12 @@ class Effects:
         """Whether the call must stay though nothing uses its result."""
         return bool(self.written) or self.random or self.may_fail or self.unproven or self.irreversible
 
+    def add_body(self, inner: Effects) -> None:
+        """Add that the call runs another one in its body."""
+        self.may_fail |= inner.may_fail
+        self.unproven |= inner.unproven
+        self.irreversible |= inner.irreversible
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,8 +122,9 @@ def _key_of(body: fx.GraphModule) -> Hashable:
 def _call_of(nodes: Sequence[fx.Node]) -> _Call | None:
     """Return the nodes of one call as such, None where a body cannot hold them."""
     bodies = [one for node in nodes for one in node.all_input_nodes if one.op == "get_attr" and not REGION.on(one)]
-    inside = dict.fromkeys([*bodies, *(node for node in nodes if not _is_number_of_others(node, nodes))])
-    if not inside or any(map(_why_not, inside)):
+    recorded = {*nodes}
+    inside = dict.fromkeys([*bodies, *(node for node in nodes if not _is_number_of_others(node, recorded))])
+    if not inside or not all(map(_may_be_inside, inside)):
         return None
     operands = _operands(inside)
     results = [node for node in inside if any(user not in inside for user in node.users)]
@@ -143,18 +144,18 @@ def _operands(inside: Mapping[fx.Node, None]) -> list[fx.Node]:
     return [one for one in used if one not in inside]
 
 
-def _is_number_of_others(node: fx.Node, nodes: Sequence[fx.Node]) -> bool:
+def _is_number_of_others(node: fx.Node, recorded: Collection[fx.Node]) -> bool:
     """Whether a node is a number that the call has not computed from tensors of its own."""
     return is_symbolic(EXAMPLE.get(node)) and not any(
-        one in nodes and not is_symbolic(EXAMPLE.get(one)) for one in node.all_input_nodes
+        one in recorded and not is_symbolic(EXAMPLE.get(one)) for one in node.all_input_nodes
     )
 
 
-def _why_not(node: fx.Node) -> bool:
-    """Whether a body cannot hold a node."""
+def _may_be_inside(node: fx.Node) -> bool:
+    """Whether a body can hold a node."""
     if node.op not in ("call_function", "call_method", "get_attr") or MODE_CHANGE.get(node) or CHECKPOINT.on(node):
-        return True
-    return is_symbolic(EXAMPLE.get(node)) or EXAMPLE.get(node) is None
+        return False
+    return EXAMPLE.get(node) is not None and not is_symbolic(EXAMPLE.get(node))
 
 
 def _strided(value: Any) -> list[torch.Tensor]:
@@ -164,10 +165,8 @@ def _strided(value: Any) -> list[torch.Tensor]:
 def _effects_of(nodes: Sequence[fx.Node]) -> Effects:
     found = Effects()
     for effects in map(effects_of, nodes):
+        found.add_body(effects)
         found.random |= effects.random
-        found.may_fail |= effects.may_fail
-        found.unproven |= effects.unproven
-        found.irreversible |= effects.irreversible
         found.external |= effects.external
     return found
 

@@ -15,6 +15,7 @@ import torch
 
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.symbolic import all_equal, equal
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.subgraphs import Subgraph, extract_subgraph, last_node
@@ -93,7 +94,7 @@ def traced(tr: Tracer, function: Value, arguments: Sequence[Value], examples: Se
 
 def refuse_aliases(body: Body, examples: Sequence[TensorValue]) -> None:
     """Break where results share memory with each other or with what the function was given, as torch does."""
-    captured = [one.meta["example_value"] for one in body.graph.captured]
+    captured = [EXAMPLE.of(one) for one in body.graph.captured]
     given = [*(one.fake for one in examples), *(one for one in captured if isinstance(one, torch.Tensor))]
     known = {storage_id(one) for one in given if one.layout is torch.strided}
     for one in body.results:

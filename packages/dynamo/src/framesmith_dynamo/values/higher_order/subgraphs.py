@@ -113,7 +113,5 @@ def recorded(
     [call] = bodies[0].node.users
     effects = effects_of(call)
     for one in (effect for body in bodies for effect in body.effects):
-        effects.may_fail |= one.may_fail
-        effects.unproven |= one.unproven
-        effects.irreversible |= one.irreversible
+        effects.add_body(one)
     return made.unpack(tr)
