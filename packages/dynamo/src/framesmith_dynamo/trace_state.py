@@ -90,6 +90,8 @@ class TraceState:
     by_identity: dict[int, tuple[object, Value, Source]] = field(default_factory=dict)
     tensors: dict[TensorRef, Value] = field(default_factory=dict)
     constants: dict[int, Value] = field(default_factory=dict)
+    #: The calls of nested compile regions that later calls may repeat, by the id of the function's value.
+    regions: dict[int, list[Any]] = field(default_factory=dict)
     handled: Value | None = None
     depth: int = 0
     running: list[OpenFrame] = field(default_factory=list)
@@ -119,7 +121,7 @@ class TraceState:
             ref.real = None
         self.builder.refs.clear()
         self.facts = TraceFacts()
-        for known in (self.by_source, self.by_identity, self.tensors, self.constants):
+        for known in (self.by_source, self.by_identity, self.tensors, self.constants, self.regions):
             known.clear()
         for met in (self.running, self.suspended_generators, self.unwound_frames):
             met.clear()

@@ -83,6 +83,10 @@ class Guard:
         if self.stack is None and compiler is not None:
             object.__setattr__(self, "stack", compiler)
 
+    def at(self, source: Source) -> Guard:
+        """Return the guard that the value at another source meets the same condition."""
+        return Guard(source, self.kind, self.expected)
+
     @property
     def origin(self) -> GuardSource:
         return origin_of(self.source)

@@ -118,6 +118,11 @@ class Journal(Generic[V]):
             if (key := ("contents", id(one.container))) not in changed:
                 self._changes.pop(key, None)
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether a nested body is being traced."""
+        return bool(self._bodies)
+
     def _refuse_outside(self, what: str) -> None:
         if self._bodies:
             raise MutationRefused(self._bodies[-1].name, what)

@@ -13,6 +13,7 @@ elements do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -191,6 +192,21 @@ def are_fake(values: Any) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class TensorLayout:
+    """The metadata of a result that is a new strided tensor."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, fake: torch.Tensor) -> TensorLayout:
+        return cls(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.requires_grad)
+
+
 class _OfSteps(torch.autograd.Function):
     """The history of fake results. Nothing is computed through it."""
 
@@ -203,6 +219,14 @@ def _with_history(results: Sequence[torch.Tensor], operands: Sequence[Any]) -> t
     """Return new fake results whose history leads to all operands, where one of these requires a gradient."""
     made: tuple[torch.Tensor, ...] = _OfSteps.apply(results, *operands)  # type: ignore[no-untyped-call]
     return made
+
+
+def results_again(results: Sequence[TensorLayout], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return new fake results of these layouts; the history of those with gradients leads to all operands."""
+    made = [torch.empty_strided(one.shape, one.strides, dtype=one.dtype, device=one.device) for one in results]
+    wanting = [fake for fake, one in zip(made, results, strict=True) if one.requires_grad]
+    given = iter(_with_history(wanting, operands) if wanting else ())
+    return [next(given) if one.requires_grad else fake for fake, one in zip(made, results, strict=True)]
 
 
 def _joined_fakes(join: Body, xs: Sequence[torch.Tensor], captured: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -6,7 +6,7 @@ It knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from framesmith_aten.checks.overlaps import Overlaps, Part
 from framesmith_aten.checks.plain_tensors import with_bits_of
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.fakes import new_fake_mode, python_kernels
+from framesmith_aten.graphs.control_flow import TensorLayout, invoke_subgraph, results_again
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.layouts import may_overlap, storage_id
@@ -31,7 +32,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput, placeholder_name
 from framesmith_dynamo.graph.fx_arguments import fx_arguments
 from framesmith_dynamo.graph.modes import GlobalStateLog
-from framesmith_dynamo.graph.regions import share_regions
+from framesmith_dynamo.graph.regions import RegionCall, held_body, new_body, share_regions
 from framesmith_guards import Location, current_location, lines_forgotten
 from framesmith_guards.symbolic_guards import notes_of
 from framesmith_guards.torch_adapter import aten
@@ -180,6 +181,8 @@ class GraphBuilder:
         #: The outermost call of a nested compile region that is being traced, and the count of such calls.
         self._region: int | None = None
         self._regions = 0
+        #: The names of bodies that later calls of regions use already, by what equal calls have in common.
+        self._region_bodies: dict[Hashable, str] = {}
 
     # Inputs
 
@@ -367,6 +370,11 @@ class GraphBuilder:
         """Note what a checkpoint is recomputed from: a later operation that changes one of these breaks the graph."""
         self._recomputed_from.update(storage_id(fake) for fake in fakes if fake.layout is torch.strided)
 
+    @property
+    def is_in_region(self) -> bool:
+        """Whether a call of a nested compile region is being traced."""
+        return self._region is not None
+
     @contextmanager
     def in_region(self) -> Iterator[None]:
         """Inside, operations are recorded as those of one call of a nested compile region."""
@@ -378,6 +386,24 @@ class GraphBuilder:
             yield
         finally:
             self._region = around
+
+    def region_body(self, call: RegionCall) -> str:
+        """Return the name of a body for calls equal to this one."""
+        key = call.key(self.bodies)
+        name = self._region_bodies.get(key)
+        if name is None:
+            name = self._region_bodies[key] = new_body(self.bodies, call)
+        return name
+
+    def call_body(
+        self, name: str, operands: Sequence[fx.Node], results: Sequence[TensorLayout], effects: Effects
+    ) -> list[TensorRef]:
+        """Record a call of a body and return its results, new tensors of these layouts."""
+        with self.fake_mode:
+            fakes = results_again(results, [*map(fake_of_node, operands)])
+        held = held_body(self.graph, self.bodies, name)
+        node = self.record(invoke_subgraph, (held, *operands), {}, fakes, effects)
+        return [self.ref(fake, self.item(node, index, fake)) for index, fake in enumerate(fakes)]
 
     def _located(self, node: fx.Node) -> fx.Node:
         """Return `node` with its location in the user's program, and the checkpoint and region that make it."""
@@ -431,8 +457,8 @@ class GraphBuilder:
             self._switch(target, args)
         self._located(self.graph.output(tuple(ref.node for ref in outputs)))
         self.remove_dead_code()
-        if self._regions > 1:
-            share_regions(self.graph, self.bodies)
+        if self._regions > 1 or self._region_bodies:
+            share_regions(self.graph, self.bodies, self._region_bodies)
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not outputs:
             return None
         used = [ref for ref in self.inputs if ref.is_used]

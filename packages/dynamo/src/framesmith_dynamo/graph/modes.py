@@ -25,6 +25,11 @@ class GlobalStateLog:
         self.opened: list[tuple[Any, Any, fx.Node]] = []
         self._results: list[tuple[Any, fx.Node]] = []
 
+    @property
+    def changes(self) -> int:
+        """The number of changes so far."""
+        return len(self._results)
+
     def node_of(self, arg: Any) -> Any:
         """Return the node of `arg` if it is the result of an earlier state call, else `arg`."""
         return next((node for result, node in self._results if result is arg and arg is not None), arg)

@@ -27,30 +27,46 @@ from framesmith_aten.recording import effects_of
 from framesmith_aten.symbolic import is_symbolic
 
 
-def share_regions(graph: fx.Graph, bodies: dict[str, fx.GraphModule]) -> None:
-    """Replace equal calls of regions by calls of one body, which is added to `bodies`."""
+def share_regions(graph: fx.Graph, bodies: dict[str, fx.GraphModule], known: Mapping[Hashable, str]) -> None:
+    """Replace equal calls of regions by calls of one body, which is added to `bodies`.
+
+    `known`: the names of bodies that are there already, by the keys of calls equal to them.
+    """
     calls: defaultdict[int, list[fx.Node]] = defaultdict(list)
     for node in graph.nodes:
         if REGION.on(node):
             calls[REGION.of(node)].append(node)
-    equal: defaultdict[Hashable, list[_Call]] = defaultdict(list)
+    equal: defaultdict[Hashable, list[RegionCall]] = defaultdict(list)
     for nodes in calls.values():
-        call = _call_of(nodes)
+        call = call_of(nodes)
         if call is not None:
             equal[call.key(bodies)].append(call)
-    for group in equal.values():
-        if len(group) > 1:
-            name = f"region_{len(bodies)}"
-            bodies[name] = group[0].body(bodies)
-            with graph.inserting_before(group[0].nodes[0]):
-                held = graph.get_attr(name)
-            EXAMPLE.set(held, bodies[name])
-            for call in group:
-                call.replace_by(held)
+    for key, group in equal.items():
+        if len(group) == 1 and key not in known:
+            continue
+        name = known.get(key) or new_body(bodies, group[0])
+        with graph.inserting_before(group[0].nodes[0]):
+            held = held_body(graph, bodies, name)
+        for call in group:
+            call.replace_by(held)
+
+
+def new_body(bodies: dict[str, fx.GraphModule], call: RegionCall) -> str:
+    """Add the nodes of a call to `bodies` and return the body's name."""
+    name = f"region_{len(bodies)}"
+    bodies[name] = call.body(bodies)
+    return name
+
+
+def held_body(graph: fx.Graph, bodies: Mapping[str, fx.GraphModule], name: str) -> fx.Node:
+    """Return a new node that holds a body."""
+    held = graph.get_attr(name)
+    EXAMPLE.set(held, bodies[name])
+    return held
 
 
 @dataclass(frozen=True)
-class _Call:
+class RegionCall:
     """The nodes that one call has recorded, and those of them that are used outside."""
 
     nodes: Sequence[fx.Node]
@@ -77,13 +93,22 @@ class _Call:
         held = {str(node.target) for node in self.nodes if node.op == "get_attr"}
         return new_module({name: bodies[name] for name in held}, graph)
 
+    def effects(self) -> Effects:
+        """Return the effects of a call of the body."""
+        found = Effects()
+        for effects in map(effects_of, self.nodes):
+            found.add_body(effects)
+            found.random |= effects.random
+            found.external |= effects.external
+        return found
+
     def replace_by(self, held: fx.Node) -> None:
         """Replace the nodes by a call of a body."""
         graph = held.graph
         with graph.inserting_after(self.nodes[-1]):
             made = graph.call_function(invoke_subgraph, (held, *self.operands))
         EXAMPLE.set(made, tuple(EXAMPLE.of(node) for node in self.results))
-        EFFECTS.set(made, _effects_of(self.nodes))
+        EFFECTS.set(made, self.effects())
         if LOCATION.on(self.nodes[0]):
             LOCATION.set(made, LOCATION.of(self.nodes[0]))
         inside, before = {*self.nodes}, made
@@ -119,15 +144,19 @@ def _key_of(body: fx.GraphModule) -> Hashable:
     return _key(operands, nodes, results, dict(body.named_children()))  # type: ignore[arg-type]
 
 
-def _call_of(nodes: Sequence[fx.Node]) -> _Call | None:
-    """Return the nodes of one call as such, None where a body cannot hold them."""
+def call_of(nodes: Sequence[fx.Node], results: Sequence[fx.Node] | None = None) -> RegionCall | None:
+    """Return the nodes of one call as such, None where a body cannot hold them.
+
+    `results`: the nodes that give its results; by default those that are used outside.
+    """
     bodies = [one for node in nodes for one in node.all_input_nodes if one.op == "get_attr" and not REGION.on(one)]
     recorded = {*nodes}
     inside = dict.fromkeys([*bodies, *(node for node in nodes if not _is_number_of_others(node, recorded))])
     if not inside or not all(map(_may_be_inside, inside)):
         return None
     operands = _operands(inside)
-    results = [node for node in inside if any(user not in inside for user in node.users)]
+    if results is None:
+        results = [node for node in inside if any(user not in inside for user in node.users)]
     if not results or not all(isinstance(EXAMPLE.get(node), torch.Tensor) for node in results):
         return None
     older = {storage_id(fake) for node in operands for fake in _strided(EXAMPLE.get(node))}
@@ -136,7 +165,7 @@ def _call_of(nodes: Sequence[fx.Node]) -> _Call | None:
     made = [storage_id(fake) for node in results for fake in _strided(EXAMPLE.of(node))]
     if len({*made}) < len(results) or older.intersection(made):
         return None
-    return _Call([*inside], results)
+    return RegionCall([*inside], results)
 
 
 def _operands(inside: Mapping[fx.Node, None]) -> list[fx.Node]:
@@ -160,15 +189,6 @@ def _may_be_inside(node: fx.Node) -> bool:
 
 def _strided(value: Any) -> list[torch.Tensor]:
     return [fake for fake in tensors_in(value) if fake.layout is torch.strided]
-
-
-def _effects_of(nodes: Sequence[fx.Node]) -> Effects:
-    found = Effects()
-    for effects in map(effects_of, nodes):
-        found.add_body(effects)
-        found.random |= effects.random
-        found.external |= effects.external
-    return found
 
 
 def _spelt(value: Any, at: dict[fx.Node, int]) -> Hashable:

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks, register_break
-from framesmith_dynamo.interpreter import inlining
+from framesmith_dynamo.interpreter import inlining, repeated_regions
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
@@ -263,6 +263,9 @@ class Frame:
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call any value."""
         return fn.call(self, args, kwargs)
+
+    def call_region(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
+        return repeated_regions.call_region(self, self.state, fn, args, kwargs)
 
     def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
         """Interpret a Python function's body in a child frame and return its result."""

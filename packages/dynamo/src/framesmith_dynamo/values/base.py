@@ -154,6 +154,9 @@ class Tracer(Protocol):
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call any value: the single entry for calls."""
 
+    def call_region(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
+        """Call the function of a nested compile region, of which equal calls become calls of one body."""
+
     def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
         """Interpret a Python function's body in a child frame and return its result.
 

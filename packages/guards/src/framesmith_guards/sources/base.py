@@ -106,6 +106,20 @@ class Source(metaclass=_Interned):
             yield source
             source = source.base
 
+    def moved(self, places: dict[Source, Source]) -> Source | None:
+        """Return the same steps from another source: `places` maps starts to those. None if it leads through none.
+
+        Of several starts on the way, the last one counts. The paths found are added to `places`.
+        """
+        found = places.get(self)
+        if found is not None or self.base is None:
+            return found
+        base = self.base.moved(places)
+        if base is None:
+            return None
+        made = places[self] = type(self)(*(base if one is self.base else one for one in self.fields()))
+        return made
+
     def fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 

@@ -253,8 +253,7 @@ class FunctionValue(Value):
             return handler(tr, args, kwargs)
         if decorators.is_nested_region(self.function):
             inner = value_at(tr, self.function.__dict__[decorators.NESTED_REGION], self._part(decorators.NESTED_REGION))
-            with tr.builder.in_region():
-                return tr.call(inner, args, kwargs)
+            return tr.call_region(inner, args, kwargs)
         return None
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
