@@ -45,7 +45,7 @@ class Model(nn.Module):
 
 
 def nothing(model: Model) -> None:
-    """All layers are alike; the first takes an input of the graph, the second a tensor of the graph."""
+    """All layers are equal; the first takes an input of the graph, the second a tensor of the graph."""
 
 
 def in_training_mode(model: Model) -> None:
@@ -103,7 +103,7 @@ def without_an_attribute(model: Model) -> None:
     type(model.layers[3]).scale = 5  # type: ignore[assignment]
 
 
-#: What is done to the fourth of five layers, and how many of their calls are traced.
+#: The change of the fourth of five layers, and how many of their calls are traced.
 DONE: list[tuple[Callable[[Model], None], int]] = [
     (nothing, 2),
     (in_training_mode, 3),

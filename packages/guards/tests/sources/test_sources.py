@@ -283,9 +283,9 @@ def test_what_caches_hold_is_read_without_a_trace(size, typed):
 def test_a_path_moves_to_another_start_and_the_last_of_several_counts():
     first, second, inner = LocalSource("a"), LocalSource("b"), AttrSource(LocalSource("a"), "x")
     path = ItemSource(AttrSource(inner, "y"), 0)
-    places = {first: second}
-    assert path.moved(places) is ItemSource(AttrSource(AttrSource(second, "x"), "y"), 0)
-    assert places[inner] is AttrSource(second, "x")
+    starts = {first: second}
+    assert path.moved(starts) is ItemSource(AttrSource(AttrSource(second, "x"), "y"), 0)
+    assert starts[inner] is AttrSource(second, "x")
     assert path.moved({first: second, inner: second}) is ItemSource(AttrSource(second, "y"), 0)
     assert path.moved({second: first}) is None
     guard = Guard(path, "EQUALS_MATCH", 1).at(second)

@@ -3,7 +3,7 @@
 Note [Repeated regions]: what the trace of a call has read is in its guards. If those on the objects among its arguments
 hold for the objects of a later call, and all else is as it was, the later call would be traced to equal nodes: the same
 guards are added for its own objects, and the tensors found there become operands of a call of the body. What the guards
-do not tell is compared or must be absent: changes of objects that are older than the trace, the form of other
+do not cover is compared or must be absent: changes of objects that are older than the trace, the form of other
 arguments, torch's modes, and the facts that a trace keeps beside its guards. Everything else is traced.
 """
 
@@ -259,8 +259,8 @@ class _Traced:
         """Record a call with other arguments and return its result; None if it may differ."""
         if given.form != self.given.form or _stamp(state) != self.stamp:
             return None
-        places = dict(zip(self.given.objects, given.objects, strict=True))
-        if len({*places.values()}) != len(places):
+        starts = dict(zip(self.given.objects, given.objects, strict=True))
+        if len({*starts.values()}) != len(starts):
             return None
         there = _Objects(dict(zip(self.given.objects, given.objects.values(), strict=True)))
         with unstable.DisableTorchFunction():
@@ -268,14 +268,14 @@ class _Traced:
                 return None
         if not there.has_all(self.known) or not self._is_one_to_one(given, there):
             return None
-        values = {source: tr.wrap(there.at(source), _moved(source, places)) for source in self.known}
+        values = {source: tr.wrap(there.at(source), _moved(source, starts)) for source in self.known}
         try:
             if any(_form(state, values[source]) != form for source, (_, form) in self.known.items()):
                 return None
         except _Other:
             return None
         for guard in self.guards:
-            state.guards.add(guard.at(_moved(guard.source, places)))
+            state.guards.add(guard.at(_moved(guard.source, starts)))
         for source in self.noted:
             note_instance_dict(tr, values[source])
         if not self.name:
@@ -295,8 +295,8 @@ class _Traced:
         return len(pairs) == len({one for one, _ in pairs}) == len({other for _, other in pairs})
 
 
-def _moved(source: Source, places: dict[Source, Source]) -> Source:
-    found = source.moved(places)
+def _moved(source: Source, starts: dict[Source, Source]) -> Source:
+    found = source.moved(starts)
     assert found is not None
     return found
 

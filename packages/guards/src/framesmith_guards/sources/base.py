@@ -106,18 +106,18 @@ class Source(metaclass=_Interned):
             yield source
             source = source.base
 
-    def moved(self, places: dict[Source, Source]) -> Source | None:
-        """Return the same steps from another source: `places` maps starts to those. None if it leads through none.
+    def moved(self, starts: dict[Source, Source]) -> Source | None:
+        """Return the same steps from another source: `starts` maps sources to others. None if it leads through none.
 
-        Of several starts on the way, the last one counts. The paths found are added to `places`.
+        Of several starts on the way, the last one counts. The paths found are added to `starts`.
         """
-        found = places.get(self)
+        found = starts.get(self)
         if found is not None or self.base is None:
             return found
-        base = self.base.moved(places)
+        base = self.base.moved(starts)
         if base is None:
             return None
-        made = places[self] = type(self)(*(base if one is self.base else one for one in self.fields()))
+        made = starts[self] = type(self)(*(base if one is self.base else one for one in self.fields()))
         return made
 
     def fields(self) -> tuple[object, ...]:
