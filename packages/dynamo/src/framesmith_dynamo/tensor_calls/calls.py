@@ -32,7 +32,7 @@ from framesmith_dynamo.tensor_calls.rollback import changed_histories, check_rol
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
-from framesmith_dynamo.values.higher_order.pullbacks import PullBackValue
+from framesmith_dynamo.values.higher_order.derivatives.pullbacks import PullBackValue
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, DYNAMIC_OUTPUT_SHAPE, HOOKED

@@ -23,7 +23,7 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, named
 from framesmith_dynamo.values.containers import TupleValue
-from framesmith_dynamo.values.higher_order.arguments import Tree, tree_of
+from framesmith_dynamo.values.higher_order.derivatives.arguments import Tree, tree_of
 from framesmith_dynamo.values.higher_order.subgraphs import in_body, recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_guards.contexts import ambient

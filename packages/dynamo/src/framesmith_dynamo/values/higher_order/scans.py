@@ -16,7 +16,6 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, named
 from framesmith_dynamo.values.containers import TupleValue, new_list
-from framesmith_dynamo.values.higher_order.arguments import Tree, tree_of
 from framesmith_dynamo.values.higher_order.control_flow import (
     CONTROL_FLOW,
     Body,
@@ -27,6 +26,7 @@ from framesmith_dynamo.values.higher_order.control_flow import (
     tensors,
     traced,
 )
+from framesmith_dynamo.values.higher_order.derivatives.arguments import Tree, tree_of
 from framesmith_dynamo.values.higher_order.subgraphs import recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 

@@ -21,7 +21,13 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, inlining
 from framesmith_dynamo.values.containers import TupleValue
-from framesmith_dynamo.values.higher_order.arguments import NOT_DIFFERENTIATED, Arguments, Tree, split_result, tree_of
+from framesmith_dynamo.values.higher_order.derivatives.arguments import (
+    NOT_DIFFERENTIATED,
+    Arguments,
+    Tree,
+    split_result,
+    tree_of,
+)
 from framesmith_dynamo.values.higher_order.subgraphs import recorded_call
 from framesmith_dynamo.values.transform_levels import Kind
 

@@ -13,7 +13,12 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue
-from framesmith_dynamo.values.higher_order.arguments import NOT_DIFFERENTIATED, Arguments, split_result, tree_of
+from framesmith_dynamo.values.higher_order.derivatives.arguments import (
+    NOT_DIFFERENTIATED,
+    Arguments,
+    split_result,
+    tree_of,
+)
 from framesmith_dynamo.values.higher_order.subgraphs import recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 

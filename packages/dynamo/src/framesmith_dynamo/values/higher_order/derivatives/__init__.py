@@ -1,0 +1,1 @@
+"""Derivatives of functions in a trace: `torch.func`'s transforms, and forward-mode AD."""
