@@ -245,7 +245,6 @@ BREAKS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
     "raises forward": ("body-raises", lambda x: jvp(raises, (x,), (x,))),
     "changes its argument": ("body-changes-tensor", jacrev(changed)),
     "outlives the graph": ("pullback-outlives-graph", lambda x: vjp(f, x)),
-    "linearize": ("not-inlined", lambda x: torch.func.linearize(f, x)[0]),
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 
 from framesmith_aten.fakes.light_torch import rebuilt, rebuilt_globals
 from framesmith_aten.torch_adapter import unstable
@@ -154,6 +155,25 @@ def pushed_forward(
             function, operands[:arguments], tangents, tuple(argnums), strict=strict, has_aux=True
         )
     return (*results, *changes, *others)
+
+
+def forward_tangent(body: Callable[..., tuple[torch.Tensor, ...]], duals: int, *operands: Any) -> tuple[Any, ...]:
+    """Return the tangent of a body's result in `torch.func.jvp`, or None where it has none.
+
+    The first operands are `duals` primals, their tangents follow; it captures the others. Raises what torch raises.
+    """
+    primals, tangents, captured = operands[:duals], operands[duals : 2 * duals], operands[2 * duals :]
+    run, has_tangent = function_of(body), False
+
+    def function(*given: Any) -> torch.Tensor:
+        nonlocal has_tangent
+        [result] = run(*given, *captured)
+        has_tangent = forward_ad.unpack_dual(result).tangent is not None  # type: ignore[no-untyped-call]
+        return result
+
+    with _keys_restored():
+        _, tangent = unstable.jvp_with_argnums(function, primals, tangents, None, has_aux=False)
+    return (tangent if has_tangent else None,)
 
 
 @contextmanager

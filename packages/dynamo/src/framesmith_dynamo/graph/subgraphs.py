@@ -6,7 +6,7 @@ placeholders of the subgraph. Numbers computed from captured values stay outside
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +50,12 @@ READS_NUMBER = register_break(
     "number that depends on a tensor of its own",
     why="the number would differ between examples, and a graph within the graph gives tensors only",
     hint="compute with tensors instead of numbers",
+)
+DRAWS_AGAIN = register_break(
+    "derivative-draws-again",
+    what="a derivative of what a compiled function has computed with random numbers is requested within it",
+    why="the derivative computes it again, and would draw other numbers",
+    hint="draw the numbers before, from tensors that are not differentiated",
 )
 #: The id of the break for a body that behaves differently under the transform than while it was traced.
 TRANSFORM_DIFFERS: Final = "body-differs"
@@ -154,6 +160,52 @@ def copied_subgraph(
     captured = _captured(nodes, examples, results)
     module = _module(builder, nodes, [*examples, *captured], results)
     return Subgraph(_held(builder, module), captured, [effects_of(node) for node in nodes])
+
+
+def dependent_subgraph(
+    builder: GraphBuilder, sources: Sequence[fx.Node], results: Sequence[fx.Node], constants: Container[fx.Node] = ()
+) -> Subgraph | None:
+    """Return a subgraph from `sources` to `results`, of copies of the nodes that depend on them; None: no result does.
+
+    Nothing depends on `constants`. What the subgraph captures must not be written to after the first source, or it
+    would not have the values that the nodes had. Raises GraphBreak where it may be, or a copy would compute another
+    value than its node.
+    """
+    after = nodes_after(sources[0])
+    nodes = _depending(after, sources, constants)
+    if not any(one in nodes or one in sources for one in results):
+        return None
+    for node in nodes:
+        if MODE_CHANGE.get(node):
+            raise GraphBreak(CHANGES_MODE, str(node.target))
+        if is_symbolic(EXAMPLE.get(node)) or node.target is aten._assert_scalar.default:
+            raise GraphBreak(READS_NUMBER, str(node.target))
+        if effects_of(node).random:
+            raise GraphBreak(DRAWS_AGAIN, str(node.target))
+    captured = _captured(nodes, sources, results)
+    _check_writes(after, [*sources, *captured])
+    module = _module(builder, nodes, [*sources, *captured], results)
+    return Subgraph(_held(builder, module), captured, [effects_of(node) for node in nodes])
+
+
+def _depending(after: Sequence[fx.Node], sources: Sequence[fx.Node], constants: Container[fx.Node]) -> list[fx.Node]:
+    """Return the nodes that compute with the sources, and those that make the memory which these write to."""
+    found: set[fx.Node] = set()
+    memory: set[int] = set()
+    given = {*sources}
+    while True:
+        before = len(found)
+        for node in after:
+            if node in given or node in constants or node.op == "placeholder":
+                continue
+            uses = any(one in found or one in given for one in node.all_input_nodes)
+            if uses or any(storage_id(one) in memory for one in _strided(EXAMPLE.get(node))):
+                found.add(node)
+                memory.update(storage_id(one) for one in _strided(effects_of(node).written))
+        if len(found) == before:
+            break
+    bodies = {one for node in found for one in node.all_input_nodes if one.op == "get_attr"}
+    return [node for node in after if node in found or node in bodies]
 
 
 def _captured(

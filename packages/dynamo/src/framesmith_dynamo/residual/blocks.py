@@ -63,6 +63,9 @@ def why_not_continued(state: TraceState, stack: Sequence[Value | None], others: 
     if strange is not None:
         return f"{strange.describe()} cannot be entered again"
     contexts = contexts_of(stack)
+    kept = next((context for context in contexts if not context.is_reentered), None)
+    if kept is not None:
+        return f"the block of {kept.cls.__name__} cannot be left and entered again"
     if any(value is context for value in others for context in contexts):
         return "a context manager of torch is used as an object"
     return why_not_reentered(state.builder.state, contexts)

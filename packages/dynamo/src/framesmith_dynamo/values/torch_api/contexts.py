@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.amp import autocast_mode
@@ -48,6 +48,8 @@ class TorchContextValue(Value):
     """A context manager of torch made in the trace. Subclasses implement `enter` and `exit_`."""
 
     __slots__ = ("args", "cls", "kwargs", "saved")
+    #: Whether a continuation may enter such a context again, for the rest of its block.
+    is_reentered: ClassVar[bool] = True
 
     def __init__(self, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         super().__init__()

@@ -19,9 +19,11 @@ from framesmith_guards.contexts import ambient
 
 NOT_DIFFERENTIATED = register_break(
     "function-not-differentiated",
-    what="torch.func.grad, vjp, jvp or a Jacobian of a function is called in a way that a graph does not support",
+    what="torch.func.grad, vjp, jvp, linearize, functionalize or a Jacobian of a function is called in a way that a "
+    "graph does not support",
     why="derivatives of other objects than tensors are requested, keywords contain tensors, the result "
-    "has another type or structure than the transform expects, or inference mode is active",
+    "has another type or structure than the transform expects or a history or memory that a graph would not give it, "
+    "or inference mode is active",
     hint="see the error that follows; where there is none, pass tensors by position, outside of inference mode",
 )
 
