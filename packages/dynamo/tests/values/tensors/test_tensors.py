@@ -261,7 +261,6 @@ BREAKING = {
     "grad of no leaf": lambda x: (x * 2, (SCALE * x).grad_fn is None),
     "data_ptr": lambda x: (x + 1, x.data_ptr() != 0),
     "inference": lambda x: inference(x) * 1,
-    "linearize": lambda x: torch.func.linearize(torch.sin, x)[0],
 }
 
 
