@@ -86,8 +86,8 @@ def make_dual(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not (isinstance(primal, TensorValue) and isinstance(tangent, TensorValue)):
         raise GraphBreak(DUAL, "make_dual is given other things than tensors")
     one, other = primal.fake, tangent.fake
-    alike = (one.dtype, one.device, one.layout) == (other.dtype, other.device, other.layout)
-    if not alike or not all_equal(one.shape, other.shape) or not (one.is_floating_point() or one.is_complex()):
+    fits = (one.dtype, one.device, one.layout) == (other.dtype, other.device, other.layout)
+    if not fits or not all_equal(one.shape, other.shape) or not (one.is_floating_point() or one.is_complex()):
         raise GraphBreak(DUAL, "a tangent has another shape or type than its primal")
     if one.is_conj() or one.is_neg() or other.is_conj() or other.is_neg():
         raise GraphBreak(DUAL, "a tensor is a lazy view")
