@@ -158,6 +158,46 @@ def several_tensors() -> nn.Module:
     return model
 
 
+def several_nested() -> nn.Module:
+    """Hooks of both kinds on a module of several tensors, and around it."""
+    model = several_tensors()
+    model.pair.register_full_backward_pre_hook(
+        noting("pre", result=lambda module, grads: (grads[0], grads[1] * 3, None))
+    )
+    model.register_full_backward_hook(noting("around"))
+    return model
+
+
+class Unequal(nn.Module):
+    """Hooks a module of several tensors of which the loss needs one, one has no gradient, and one is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = OfAll()
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = (x.detach() * 0 + torch.arange(8)).long()
+        a, b, _ = self.inner(x, rows, x.detach().cos(), x)
+        return a * x
+
+
+class OfAll(nn.Module):
+    def forward(self, x: Tensor, rows: Tensor, c: Tensor, again: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x[rows] * c, x * again, rows + 1
+
+
+def unequal() -> nn.Module:
+    model = Unequal()
+    model.inner.register_full_backward_hook(
+        noting("unequal", result=lambda module, grads, outer: (grads[0] * 2, *grads[1:3], grads[3] - 1))
+    )
+    model.inner.register_full_backward_hook(
+        lambda module, grads, outer: RAN.append([one is None for one in (*grads, *outer)])
+    )
+    return model
+
+
 def handle_kept() -> nn.Module:
     return Keeping()
 
@@ -178,7 +218,7 @@ def global_hooks() -> Iterator[None]:
 
 WHOLE = [
     forward_pre, forward_pre_with_kwargs, forward_prepended, forward_always, backward, backward_pre, backward_nested,
-    backward_and_tensor_hooks, backward_shown, handle_kept,
+    backward_and_tensor_hooks, backward_shown, several_tensors, several_nested, unequal, handle_kept,
 ]  # fmt: skip
 
 
@@ -226,11 +266,19 @@ def test_input_without_gradient(made: Callable[[], nn.Module]) -> None:
     check(model, gradient=False)
 
 
-def test_several_tensors_break() -> None:
-    model = several_tensors()
-    check(model, fullgraph=False)
-    report = framesmith.explain(model, X.clone().requires_grad_())
-    assert "module-backward-hooks" in {event.broken.kind.id for event in report.of_kind("break") if event.broken}
+@pytest.mark.parametrize("backend", ["eager", "default"])
+def test_output_may_not_be_changed_in_place(backend: str) -> None:
+    """Eager mode refuses it: the output is a view made by an autograd.Function."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True))
+    model[0].register_full_backward_hook(noting("linear"))
+    options: Any = {} if backend == "default" else {"backend": backend}
+    for call in (model, framesmith.compile(model, strict=True, **options)):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="BackwardHookFunction.* is a view and is being modified inplace"):
+                call(X.clone().requires_grad_())
+        with torch.no_grad():
+            torch.testing.assert_close(call(X), model[0](X).relu())
 
 
 def test_hooks_are_guarded() -> None:
@@ -290,3 +338,59 @@ def test_kept_handle_removes_its_hook() -> None:
             out.sum().backward()
             found.append(x.grad)
         torch.testing.assert_close(*found)
+
+
+class Registering(nn.Module):
+    """Registers hooks of all kinds on its modules at each call, and removes some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+        self.kept: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, relu, last = self.net
+        handles = [
+            first.register_forward_hook(noting("out", result=lambda module, args, out: out * 2)),
+            first.register_forward_hook(lambda module, args, kwargs, out: out + 1, with_kwargs=True, prepend=True),
+            relu.register_forward_pre_hook(noting("pre", result=lambda module, args: args[0] * 3)),
+            last.register_full_backward_hook(noting("full", result=lambda module, grads, outer: (grads[0] * 2,))),
+        ]
+        y = self.net(x)
+        with relu.register_full_backward_pre_hook(noting("within")):
+            y = y + relu(x).sum()
+        for handle in handles:
+            handle.remove()
+        handles[0].remove()
+        return y + self.net(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+def test_registered_and_removed_in_the_trace(backend: str) -> None:
+    """The second graph is for `_is_full_backward_hook`, which a first call sets."""
+    model = Registering()
+    check(model, **({} if backend == "default" else {"backend": backend}))
+    assert not any(one._forward_hooks or one._backward_hooks or one._forward_pre_hooks for one in model.net)
+    assert framesmith.stats()["breaks"] == 0
+    assert framesmith.stats()["graphs"] <= 3
+
+
+def test_registered_in_the_trace_and_kept() -> None:
+    """The hook and its handle outlive the call."""
+
+    def function(model: nn.Sequential, x: Tensor) -> Any:
+        handle = model[0].register_forward_hook(noting("kept", result=lambda module, args, out: out * 2))
+        model[2].register_forward_pre_hook(noting("also"), prepend=True)
+        return model(x).sum(), handle
+
+    for call in (function, framesmith.compile(function, strict=True, fullgraph=True)):
+        RAN.clear()
+        model = net()
+        _, handle = call(model, X)
+        assert [*model[0]._forward_hooks] == [handle.id]
+        want = model(X)
+        handle.remove()
+        assert not model[0]._forward_hooks
+        assert len(model[2]._forward_pre_hooks) == 1
+        assert RAN == [("kept",), ("also",)] * 2
+        torch.testing.assert_close(want, model[2](model[1](model[0](X) * 2)))

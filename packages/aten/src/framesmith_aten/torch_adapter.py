@@ -80,6 +80,7 @@ unstable: Final = Needs(
         need(
             "torch._library.simple_registry.singleton", "fakes of operators are not looked up", name="custom_operators"
         ),
+        need("torch.nn.modules._functions.BackwardHookFunction", "modules with backward hooks break the graph"),
         need("torch._C._DisableAutocast", "compiled functions would cast twice under autocast", essential=True),
     ),
     of_guards,

@@ -39,7 +39,6 @@ unstable: Final = Needs(
                 "_global_forward_pre_hooks",
             ),
         ),
-        need("torch.nn.modules._functions.BackwardHookFunction", "modules with backward hooks break the graph"),
         need("torch.nn.Module", "modules are not called in graphs", essential=True, members=("_call_impl",)),
         need("torch.autograd.forward_ad._current_level", _AROUND, essential=True),
         need(

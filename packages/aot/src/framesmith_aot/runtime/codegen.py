@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep, with_history
+from framesmith_aten.graphs.hook_nodes import through_one_node
 from framesmith_aten.operators import op_name
 from framesmith_guards.generated import generated_namespace
 from framesmith_guards.torch_adapter import aten
@@ -184,15 +185,39 @@ def view_statements(
     Outputs of one multi-output call stay outputs of one call: they share an autograd node. `done` also holds the names
     of such calls and parts.
     """
-    output: Any = meta.outputs[position].role
     if position in done:
         return
-    done.add(position)
+    led = meta.outputs[position].led
+    if not led:
+        done.add(position)
+        value = yield from _view_value(text, meta, position, inputs, done)
+        yield f"{view_name(position)} = {value}"
+        return
+    done.update(led)
+    operands, names = [], []
+    for at in led:
+        role: Any = meta.outputs[at].role
+        if isinstance(role, InputView | SlotView):
+            operands.append((yield from _view_value(text, meta, at, inputs, done)))
+            names.append(view_name(at))
+        else:
+            operands.append(_output_text(text, role, inputs))
+            names.append("_")
+    yield f"{unpacking(names)} = {text.bind('through_one_node', through_one_node)}({', '.join(operands)})"
+
+
+def _view_value(
+    text: FunctionText, meta: GraphMeta, position: int, inputs: Sequence[str], done: set[int | str]
+) -> Generator[str, None, str]:
+    """Yield the statements before the expression of a view; return it, for one that is led through a node its base."""
+    output: Any = meta.outputs[position].role
     base = inputs[output.index] if isinstance(output, InputView) else slot_name(output.index)
     if output.over is not None:
         yield from view_statements(text, meta, output.over, inputs, done)
         base = view_name(output.over)
     steps = output.steps
+    if meta.outputs[position].led and isinstance(steps[-1], ViewStep) and steps[-1].item is None:
+        steps = steps[:-1]  # that of `through_one_node` itself
     shared = _shared(meta, output)
     if shared is not None:
         call = steps[shared]
@@ -209,7 +234,7 @@ def view_statements(
         view = f"{view}.detach().requires_grad_()"
     if output.history is not None:
         view = f"{text.bind('with_history', with_history)}({view}, {slot_name(output.history)})"
-    yield f"{view_name(position)} = {view}"
+    return view
 
 
 def _shared(meta: GraphMeta, output: Any) -> int | None:

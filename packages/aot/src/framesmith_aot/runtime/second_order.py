@@ -223,7 +223,7 @@ class SecondOrder:
             _overwrite(replay.inputs[at], content)
         recorded = self.meta.recorded_views
         ends.update((edge_of(outputs[at]), End("output", at)) for at in recorded)
-        bases = {End("output", at): slot for at, slot in recorded.items() if slot is not None}
+        bases = {End("output", at): slots for at, slots in recorded.items()}
         groups = output_groups(roots, ends, bases)
         if len(groups) == len(self.nodes):
             groups = [groups[node.group] for node in self.nodes]

@@ -33,7 +33,7 @@ from framesmith_aot.runtime.histories import alias_before_write, history_text
 from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.runtime.second_order import SecondOrder, leading_to_inputs
 from framesmith_aot.trace.metadata import GraphMeta, InputView
-from framesmith_aot.trace.output_groups import End, Hidden, Source
+from framesmith_aot.trace.output_groups import End, Hidden, NodeResult, Source
 from framesmith_aot.trace.views import numbers_of_steps
 from framesmith_aten.contract import BoxedFn
 
@@ -72,20 +72,20 @@ def training_function(
         text.line(f"{name} = {value}")
     forwards: list[FunctionText] = []
     calls: list[str] = []
-    if meta.has_leaves:  # nodes read them
+    if meta.graph_first:  # nodes read them
         write_calls(text, ["results.extend(graph([*inputs]))"], replace(modes, grad=False))
         text.bind("graph", run)
         _write_known_after_graph(writing)
     for index, node in enumerate(nodes):
         forwards.append(
-            forward_text(None if index or meta.has_leaves else run, node, list(given), modes.unwatched, numbers)
+            forward_text(None if index or meta.graph_first else run, node, list(given), modes.unwatched, numbers)
         )
         applied = text.bind(f"node{index}", apply_of(forwards[-1], node, index, len(given), second))
         calls += _node_calls(writing, index, applied, [*given])
-        if index == 0 and not meta.has_leaves:
+        if index == 0 and not meta.graph_first:
             calls += [f"{number_name(at)} = results[{position}]" for at, position in numbers.results.items()]
     write_calls(text, calls, replace(modes, unwatched=False))
-    if not meta.has_leaves:
+    if not meta.graph_first:
         _write_slots_without_gradients(text, meta)
     write_mutations(text, meta, writing.inputs, record=modes.record, copied=writing.copied, counted=counted)
     _write_notes(writing)
@@ -143,7 +143,7 @@ def _given_to_all(writing: _Writing) -> dict[Parameter, str]:
     text, inputs = writing.text, writing.inputs
     given: dict[Parameter, str] = {"inputs": tuple_text(inputs)}
     if (
-        writing.meta.has_leaves
+        writing.meta.graph_first
         or _slots_without_gradients(writing.meta)
         or len(writing.nodes) > 1
         or writing.numbers.returned
@@ -166,9 +166,10 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
     """Yield the statements that apply a node, after those that make its operands."""
     node = writing.nodes[index].part.shape
     for source in node.sources:
-        yield from _receiving(writing, index, _slot(writing, source))
+        for slot in _slots(writing, source):
+            yield from _receiving(writing, index, slot)
         if isinstance(source, End) and source.kind == "output":
-            if index == 0 and not writing.meta.has_leaves:
+            if index == 0 and not writing.meta.graph_first:
                 _refuse_unknown_numbers(writing, source.position)
             yield from view_statements(writing.text, writing.meta, source.position, writing.inputs, writing.made)
     for end, operand in writing.nodes[index].user_tensors.items():
@@ -179,9 +180,9 @@ def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str
     yield f"{unpacking(results)} = {applied}({', '.join([*operands, *given])})"
 
 
-def _receiving(writing: _Writing, index: int, slot: int | None) -> Iterator[str]:
+def _receiving(writing: _Writing, index: int, slot: int) -> Iterator[str]:
     """Yield the statements with which an input receives this slot, if one does, before node `index` reads it."""
-    copy = None if slot is None else writing.meta.early_copies.get(slot)
+    copy = writing.meta.early_copies.get(slot)
     if copy is None or copy.slot in writing.copied:
         return
     name = writing.copied[copy.slot] = writing.inputs[copy.index]
@@ -211,10 +212,16 @@ def _write_notes(writing: _Writing) -> None:
         writing.text.line(f"written[{at}] = {alias}, {name}._version, {ref}({name})")
 
 
-def _slot(writing: _Writing, source: Source) -> int | None:
-    """Return the slot that an operand is, or a view of; None for an input, a view of one, and a hidden result."""
+def _slots(writing: _Writing, source: Source) -> Sequence[int]:
+    """Return the slots that an operand is, or is made of."""
     if isinstance(source, End):
-        return writing.meta.base_slot(source.position) if source.kind == "output" else None
+        return writing.meta.base_slots(source.position) if source.kind == "output" else ()
+    slot = _slot(writing, source)
+    return () if slot is None else (slot,)
+
+
+def _slot(writing: _Writing, source: NodeResult) -> int | None:
+    """Return the slot that a result of a node is; None for a hidden one."""
     result = writing.nodes[source.node].part.shape.results[source.position]
     return None if isinstance(result, Hidden) else result
 

@@ -87,6 +87,7 @@ def collect(
     metas = tuple(_input_meta(pair, mutations.get(at), ran.writers) for at, pair in enumerate(inputs))
     late = {at for at, one in enumerate(metas) if one.copy is not None and (one.copy.no_grad or not one.versioned)}
     views = {at: outputs[at] for at, role in enumerate(roles) if _is_recorded_view(outputs[at], role, late)}
+    led = _led(ran, roles, views)
     for at in views:
         if not roles[at].leaf:
             roles[at] = _over_another(roles[at], at, views, slots)
@@ -96,7 +97,12 @@ def collect(
         inputs=metas,
         slots=tuple(SlotMeta(functional.differentiable(one), origins.get(id(one))) for one in slots.wrappers),
         outputs=tuple(
-            OutputMeta(role, at in views, *_maker_and_writer(outputs[at], role, ran.makers[at], ran.writers))
+            OutputMeta(
+                role,
+                at in views,
+                *_maker_and_writer(outputs[at], role, ran.makers[at], ran.writers),
+                led.get(at, ()),
+            )
             for at, role in enumerate(roles)
         ),
         grad_mode_after=grad_mode_after,
@@ -163,6 +169,27 @@ def _over_another(role: Any, position: int, views: Mapping[int, torch.Tensor], s
         node = edge.node
     unchanged: Output = role
     return unchanged
+
+
+def _led(ran: Ran, roles: Sequence[Any], views: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
+    """Return `OutputMeta.led` of the outputs that are views made by one autograd node.
+
+    Those of a call of which some are no outputs have no hooks.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    positions = {id(value): at for at, value in reversed([*enumerate(ran.outputs)])}
+    for call in ran.led:
+        together = tuple(positions.get(id(value), -1) for value in call)
+        if -1 in together:
+            continue
+        led = [at for at in together if isinstance(roles[at], InputView | SlotView)]
+        if any(roles[at].no_grad for at in led) or any(
+            functional.differentiable(ran.outputs[at]) and at not in views for at in together
+        ):
+            why = "an input that the graph changes goes into a module with backward hooks"
+            raise AotUnsupported("view-replay", "views made by one autograd node", why)
+        found.update(dict.fromkeys(led, together))
+    return found
 
 
 def _origins(inputs: Sequence[InputPair], outputs: Sequence[Any]) -> dict[int, Origin]:

@@ -22,6 +22,7 @@ from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.checks.ignored_warnings import without_warnings
 from framesmith_aten.checks.overlaps import Overlaps
 from framesmith_aten.graphs.control_flow import BODIES
+from framesmith_aten.graphs.hook_nodes import through_one_node
 from framesmith_aten.graphs.leaves import new_leaf
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
@@ -49,11 +50,11 @@ REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of a graph: its flat outputs, the names of the nodes that made them, `writers`, `histories` and `leaves`.
+    """A run of a graph: its flat outputs, the names of the nodes that made them, and what else happened.
 
     `histories`: by output that shares memory and that an autograd.Function has led to, a copy with its history.
     `writers`: the last recorded node that wrote to memory, by `framesmith_aten.layouts.storage_id`. `leaves`: the
-    results of `new_leaf`.
+    results of `new_leaf`. `led`: the results of `through_one_node`, by call.
     """
 
     outputs: list[Any]
@@ -61,6 +62,7 @@ class Ran:
     writers: Mapping[int, str]
     histories: Mapping[int, torch.Tensor]
     leaves: Sequence[torch.Tensor]
+    led: Sequence[tuple[torch.Tensor, ...]]
 
 
 @contextmanager
@@ -98,8 +100,9 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             makers = {id(value): maker.name for maker, value in reversed(env.items())}
             named = [makers.get(id(value), "") for value in outputs]
             leaves = [env[leaf] for leaf in gm.graph.find_nodes(op="call_function", target=new_leaf)]
+            led = [env[call] for call in gm.graph.find_nodes(op="call_function", target=through_one_node)]
             histories = _histories([*args, *attributes.values()], outputs)
-            return Ran(outputs, named, writers, histories, leaves)
+            return Ran(outputs, named, writers, histories, leaves, led)
         else:
             before = tracer.undone_by_sums
             with packing(tracer, CHECKPOINT.get(node)):

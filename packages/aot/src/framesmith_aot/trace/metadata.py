@@ -139,13 +139,15 @@ class SlotMeta:
 class OutputMeta:
     """One output. `recorded`: a view through which gradients flow to its base; autograd nodes end there too.
 
-    Torch-level nodes: `maker` makes it, `writer` gives a mutated output its final history.
+    Torch-level nodes: `maker` makes it, `writer` gives a mutated output its final history. `led`: the outputs, this one
+    among them, that one autograd node makes of their bases, which hooks of a module wait for (see `through_one_node`).
     """
 
     role: Output
     recorded: bool
     maker: str | None
     writer: str | None
+    led: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,13 +188,20 @@ class GraphMeta:
             return role.index
         return next((slot for slot, copy in self.early_copies.items() if copy.index == role.index), None)  # type: ignore[union-attr]
 
+    def base_slots(self, position: int) -> tuple[int, ...]:
+        """Return the slots that an output that is a view is made of, with those made by the same autograd node."""
+        together = self.outputs[position].led or (position,)
+        found = (self.base_slot(at) for at in together if isinstance(self.outputs[at].role, InputView | SlotView))
+        return tuple(slot for slot in found if slot is not None)
+
     @property
-    def recorded_views(self) -> dict[int, int | None]:
-        """The recorded views by position among the outputs, and the slots whose gradients lead there, or None."""
-        found = {at: self.base_slot(at) for at, output in enumerate(self.outputs) if output.recorded}
-        return {at: None if slot is None or not self.slots[slot].differentiable else slot for at, slot in found.items()}
+    def recorded_views(self) -> dict[int, tuple[int, ...]]:
+        """The recorded views by position among the outputs, and the slots whose gradients lead there."""
+        found = {at: self.base_slots(at) for at, output in enumerate(self.outputs) if output.recorded}
+        return {at: tuple(one for one in slots if self.slots[one].differentiable) for at, slots in found.items()}
 
     @functools.cached_property
-    def has_leaves(self) -> bool:
-        """Whether some output is a leaf that the call makes."""
-        return any(isinstance(one.role, InputView | SlotView) and one.role.leaf for one in self.outputs)
+    def graph_first(self) -> bool:
+        """Whether the graph runs before all nodes, which read what it computes: leaves, and what is led with others."""
+        leaves = (isinstance(one.role, InputView | SlotView) and one.role.leaf for one in self.outputs)
+        return any(leaves) or any(len(one.led) > 1 for one in self.outputs)

@@ -145,12 +145,12 @@ class OutputGroup:
 
 
 def output_groups(
-    roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[End, int] = MappingProxyType({})
+    roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[End, Collection[int]] = MappingProxyType({})
 ) -> list[OutputGroup]:
     """Return the groups, each before its readers.
 
     `roots`: the tensors of slots by position; `ends`: the edges of inputs and views; `bases`: the slots that views are
-    views of.
+    made of.
     """
     dependents = _dependents(roots.values(), ends)
     found: dict[int, OutputGroup] = {}
@@ -184,7 +184,7 @@ def is_dropped(source: End | GradientEdge) -> bool:
 
 
 def order_of(
-    groups: Sequence[OutputGroup], bases: Mapping[End, int], last: Mapping[int, int] = MappingProxyType({})
+    groups: Sequence[OutputGroup], bases: Mapping[End, Collection[int]], last: Mapping[int, int] = MappingProxyType({})
 ) -> list[int]:
     """Return the groups' positions, each after what it reads, else by sequence number.
 
@@ -196,7 +196,7 @@ def order_of(
     number = {id(group): index for index, group in enumerate(groups)}
     for index, group in enumerate(groups):
         read = [of_edge[source] for source in group.into if isinstance(source, GradientEdge)]
-        read += [of_slot[bases[source]] for source in group.into if isinstance(source, End) and source in bases]
+        read += [of_slot[slot] for source in group.into if isinstance(source, End) for slot in bases.get(source, ())]
         sorter.add(index, *(number[id(one)] for one in read))
     sorter.prepare()
     ready: list[tuple[int, int]] = []

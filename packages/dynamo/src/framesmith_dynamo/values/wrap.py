@@ -39,6 +39,7 @@ TABLES = (
     "framesmith_dynamo.values.objects.cached_functions",
     "framesmith_dynamo.values.functions.compiled",
     "framesmith_dynamo.values.modules.module_sequences",
+    "framesmith_dynamo.values.modules.hook_handles",
     "framesmith_dynamo.values.objects.copying",
     "framesmith_dynamo.values.functions.signatures",
     "framesmith_dynamo.values.modules.python_modules",

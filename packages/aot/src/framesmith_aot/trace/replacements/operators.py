@@ -152,3 +152,8 @@ def normed_by_rms(input: torch.Tensor, count: int, weight: torch.Tensor | None, 
     mean = wide.square().mean(tuple(range(-count, 0)), keepdim=True)
     normed = wide * torch.rsqrt(mean + (torch.finfo(wide.dtype).eps if eps is None else eps))
     return (normed if weight is None else normed * weight).to(input.dtype)
+
+
+def through_one_node(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return views of the tensors; the call makes them by one autograd node, outside of those of the graph."""
+    return tuple([one.view_as(one) for one in tensors])

@@ -12,6 +12,7 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.control_flow import branches, loops, shared
 from framesmith_aot.trace.replacements import derivatives, operators, optimizers, recurrent
 from framesmith_aten.graphs import control_flow
+from framesmith_aten.graphs.hook_nodes import through_one_node
 from framesmith_aten.operators import op_name
 from framesmith_guards.torch_adapter import OpOverload, aten
 
@@ -22,6 +23,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **branches.REPLACEMENTS,
     **loops.REPLACEMENTS,
     control_flow.invoke_subgraph: shared.invoke_subgraph,
+    through_one_node: operators.through_one_node,
     torch.batch_norm: operators.batch_norm,
     F.batch_norm: operators.functional_batch_norm,
     F.one_hot: operators.one_hot,
