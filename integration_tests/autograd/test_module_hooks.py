@@ -178,7 +178,7 @@ class Unequal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = (x.detach() * 0 + torch.arange(8)).long()
-        a, b, _ = self.inner(x, rows, x.detach().cos(), x)
+        a, _, _ = self.inner(x, rows, x.detach().cos(), x)
         return a * x
 
 
@@ -275,7 +275,7 @@ def test_output_may_not_be_changed_in_place(backend: str) -> None:
     options: Any = {} if backend == "default" else {"backend": backend}
     for call in (model, framesmith.compile(model, strict=True, **options)):
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="BackwardHookFunction.* is a view and is being modified inplace"):
+            with pytest.raises(RuntimeError, match=r"BackwardHookFunction.* is a view and is being modified inplace"):
                 call(X.clone().requires_grad_())
         with torch.no_grad():
             torch.testing.assert_close(call(X), model[0](X).relu())

@@ -1,4 +1,4 @@
-"""Training steps with hooks: of modules, of tensors, of leaves; each program makes its modules anew."""
+"""Training steps with hooks: of modules, of tensors, of leaves; each program makes its own modules."""
 
 from __future__ import annotations
 
