@@ -31,6 +31,7 @@ from framesmith_aot.trace.output_groups import (
     Refusal,
     edge_of,
     edges,
+    edges_of,
     fitting,
     is_dropped,
     order_of,
@@ -150,11 +151,12 @@ def _stops(refusals: Refusals) -> dict[int, int]:
 
 def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, End]:
     ends: dict[GradientEdge, End] = {}
-    for index, pair in enumerate(pairs):
-        if pair.requires_grad:
-            ends[edge_of(pair.leaf)] = End("input", index)
-            if pair.history is not None:
-                ends[GradientEdge(pair.history, 0)] = End("input", index)
+    wanted = [index for index, pair in enumerate(pairs) if pair.requires_grad]
+    for index, edge in zip(wanted, edges_of([pairs[index].leaf for index in wanted]), strict=True):
+        ends[edge] = End("input", index)
+        history = pairs[index].history
+        if history is not None:
+            ends[GradientEdge(history, 0)] = End("input", index)
     return ends
 
 

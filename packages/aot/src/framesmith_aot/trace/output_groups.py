@@ -25,6 +25,8 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from framesmith_aot.torch_adapter import unstable
+from framesmith_aot.trace import functional
 from framesmith_aot.trace.saved import NOTHING_SAVED, SavedByEager
 from framesmith_aot.trace.views import NumberAt
 from framesmith_aten.symbolic import all_equal
@@ -231,6 +233,23 @@ def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.T
 def edge_of(tensor: torch.Tensor) -> GradientEdge:
     """Return the gradient edge of a tensor, comparable with edges between nodes."""
     return GradientEdge(*get_gradient_edge(tensor)[:2])
+
+
+class _ReadsAll(torch.autograd.Function):
+    """A node whose edges are those of the tensors that it takes."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        return torch.empty(())
+
+
+def edges_of(tensors: Sequence[torch.Tensor]) -> list[GradientEdge]:
+    """Return the edges of many tensors, each of which requires a gradient, with one operator for all."""
+    if not tensors:
+        return []
+    with functional.below(), unstable.disable_current_modes(), torch.enable_grad():
+        node = _ReadsAll.apply(*tensors).grad_fn  # type: ignore[no-untyped-call]
+    return [GradientEdge(source, number) for source, number in node.next_functions]
 
 
 def edges(node: Any) -> Iterator[GradientEdge]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -28,13 +29,26 @@ def is_pure(node: fx.Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
     if node.target in BODIES:
-        return all(is_pure(inner) for inner in _calls_in(node))
+        return not any(_has_call(body, _is_impure) for body in bodies_of(node))
     return node.op == "call_function" and (not is_effect(node.target) or is_number_node(node))
 
 
-def _calls_in(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the calls of the bodies that a node of control flow runs."""
-    return (inner for body in bodies_of(node) for inner in body.graph.nodes if inner.op == "call_function")
+def _is_impure(node: fx.Node) -> bool:
+    return not is_pure(node)
+
+
+#: The answers of `_has_call` by body: many nodes call one. Each with the length of the graph that it is about.
+_answers: WeakKeyDictionary[fx.GraphModule, dict[Callable[[fx.Node], bool], tuple[int, bool]]] = WeakKeyDictionary()
+
+
+def _has_call(body: fx.GraphModule, of_kind: Callable[[fx.Node], bool]) -> bool:
+    """Whether a call in the body of a node of control flow is `of_kind`."""
+    known, length = _answers.setdefault(body, {}), len(body.graph.nodes)
+    answer = known.get(of_kind)
+    if answer is None or answer[0] != length:
+        found = any(of_kind(inner) for inner in body.graph.nodes if inner.op == "call_function")
+        answer = known[of_kind] = length, found
+    return answer[1]
 
 
 def may_fail(node: fx.Node) -> bool:
@@ -42,7 +56,7 @@ def may_fail(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     if node.target in BODIES:
-        return any(map(may_fail, _calls_in(node)))
+        return any(_has_call(body, may_fail) for body in bodies_of(node))
     if not isinstance(node.target, OpOverload):
         return is_number_node(node) and node.target not in TOTAL and _of_free_numbers(node)
     return failures.may_fail(node.target, value_of(node.args), value_of(node.kwargs))

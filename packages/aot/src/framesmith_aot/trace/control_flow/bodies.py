@@ -54,12 +54,25 @@ def current_tracer() -> GraphTracer | None:
     return next((mode for mode in modes if isinstance(mode, GraphTracer)), None)
 
 
+@contextmanager
+def making_fakes(tracer: GraphTracer) -> Iterator[None]:
+    """Context manager for making fakes that nothing in the graph computes."""
+    with functional.below(), unstable.disable_current_modes(), tracer.fake_mode:
+        yield
+
+
 def new_tensor(tracer: GraphTracer, like: torch.Tensor, shape: Sequence[Any], stride: Strides | None) -> torch.Tensor:
     """Return a fake that nothing has computed; without a stride it is contiguous."""
-    with functional.below(), unstable.disable_current_modes(), tracer.fake_mode:
+    with making_fakes(tracer):
         if stride is None:
             return torch.empty(shape, dtype=like.dtype, device=like.device)
         return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+
+
+def new_tensors(tracer: GraphTracer, layouts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return fakes of these layouts that nothing has computed."""
+    with making_fakes(tracer):
+        return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device) for one in layouts]
 
 
 def example_of(tracer: GraphTracer, value: Any) -> Any:

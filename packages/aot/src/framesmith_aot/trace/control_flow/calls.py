@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.control_flow.bodies import AtenBody, Strides, current_tracer, laid_out, new_tensor
+from framesmith_aot.trace.control_flow.bodies import (
+    AtenBody,
+    Strides,
+    current_tracer,
+    laid_out,
+    new_tensor,
+    new_tensors,
+)
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -53,7 +60,7 @@ def scan(
     """Record a scan. The first results of the body have the layouts of `carried`."""
     xs, captured = _needed(body, carried, xs, captured)
     counts = len(carried), len(xs)
-    last = _like(tracer, body.results[: len(carried)])
+    last = new_tensors(tracer, body.results[: len(carried)])
     stacks = _stacks(tracer, body.results[len(carried) :], xs[0].shape[0])
     operands = (*carried, *xs, *captured, *body.numbers)
     return record(tracer, control_flow.scan, [body], (counts, reverse), operands, [*last, *stacks])
@@ -87,14 +94,14 @@ def associative_scan(
 
 def cond(tracer: GraphTracer, bodies: Sequence[AtenBody], counts: tuple[int, int], operands: Sequence[Any]) -> Tensors:
     """Record a choice. The results of both bodies have the same layouts."""
-    return record(tracer, control_flow.cond, bodies, (counts,), operands, _like(tracer, bodies[0].results))
+    return record(tracer, control_flow.cond, bodies, (counts,), operands, new_tensors(tracer, bodies[0].results))
 
 
 def while_loop(
     tracer: GraphTracer, bodies: Sequence[AtenBody], counts: tuple[int, int], operands: Sequence[Any]
 ) -> Tensors:
     """Record a loop. The results of its body have the layouts of what it carries."""
-    return record(tracer, control_flow.while_loop, bodies, (counts,), operands, _like(tracer, bodies[1].results))
+    return record(tracer, control_flow.while_loop, bodies, (counts,), operands, new_tensors(tracer, bodies[1].results))
 
 
 def while_loop_gradients(
@@ -105,13 +112,9 @@ def while_loop_gradients(
     moving: Sequence[torch.Tensor],
     captured: Sequence[Any],
 ) -> Tensors:
-    results = _like(tracer, bodies[2].results)
+    results = new_tensors(tracer, bodies[2].results)
     operands = (*of_loop, *moving, *captured, *bodies[2].numbers)
     return record(tracer, control_flow.while_loop_gradients, bodies, (counts,), operands, results)
-
-
-def _like(tracer: GraphTracer, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [new_tensor(tracer, one, one.shape, one.stride()) for one in results]
 
 
 def _stacks(tracer: GraphTracer, steps: Sequence[torch.Tensor], length: Any) -> list[torch.Tensor]:

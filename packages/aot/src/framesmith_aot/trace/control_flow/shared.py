@@ -18,7 +18,7 @@ from torch import fx
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.control_flow import calls
-from framesmith_aot.trace.control_flow.bodies import AtenBody, TorchBody, current_tracer, example_of, new_tensor
+from framesmith_aot.trace.control_flow.bodies import AtenBody, TorchBody, current_tracer, example_of, new_tensors
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.symbolic import as_expressions
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -117,7 +117,7 @@ def _example(tracer: GraphTracer, value: Any) -> Any:
 
 
 def _recorded(tracer: GraphTracer, body: AtenBody, operands: Sequence[Any]) -> Tensors:
-    results = [new_tensor(tracer, one, one.shape, one.stride()) for one in body.results]
+    results = new_tensors(tracer, body.results)
     return calls.record(tracer, control_flow.invoke_subgraph, [body], (), operands, results)
 
 

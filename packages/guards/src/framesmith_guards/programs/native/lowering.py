@@ -231,10 +231,13 @@ class Lowering:
     def describe(self, plan: Plan, inputs: Sequence[Source]) -> tuple[Any, ...]:
         results = tuple(map(self.register, inputs))
         used = {r for i in self.late for r in (i[2], i[3], *i[7])} | {s[1] for p, _ in self.shapes for s in p}
+        outputs: dict[int, list[int]] = {}
+        for r in sorted(used.union(results)):
+            outputs.setdefault(id(self.block_of.get(r)), []).append(r)
         blocks = []
         for index, block in enumerate(self.blocks.values()):
-            outputs = tuple(r for r in sorted(used | set(results)) if self.block_of.get(r) is block)
-            blocks.append((self.registers[block.root], tuple(block.instructions), outputs))
+            given = tuple(outputs.get(id(block), ()))
+            blocks.append((self.registers[block.root], tuple(block.instructions), given))
             self.early.append((self.opcodes["RUN_BLOCK"], -1, -1, -1, index, 0, None, ()))
         return (
             len(self.registers),
