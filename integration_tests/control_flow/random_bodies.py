@@ -21,6 +21,7 @@ from torch import nn
 
 import framesmith
 from integration_tests.control_flow import plain
+from integration_tests.control_flow.layers import random_layers
 from integration_tests.transforms.autograd_functions import programs
 
 Tensor = torch.Tensor
@@ -101,7 +102,7 @@ class Program:
                 kinds += [self.controlled, self.controlled]
         if depth == 0:
             kinds += [self.hook, self.block_without_gradients]
-        kinds += [self.in_place, self.called]
+        kinds += [self.in_place, self.called, self.layers]
         if not self.controls:
             kinds.append(self.random_numbers)
         return self.random.choice(kinds)(names, indent, depth)
@@ -161,6 +162,13 @@ class Program:
         made = self.name()
         given = f'{{"bias": {self.pick(names)}}}'
         self.line(indent, f"{made} = functional_call(LAYER, {given}, ({self.pick(names)},)).tanh()")
+        return made
+
+    def layers(self, names: list[str], indent: int, depth: int) -> str:
+        made = self.name()
+        self.line(indent, f"{made} = {self.pick(names)}")
+        self.line(indent, "for layer in LAYERS:")
+        self.line(indent + 1, f"{made} = layer({made}{self.random.choice(['', '', ', 0.5'])})")
         return made
 
     def body(self, names: list[str], indent: int, depth: int) -> str:
@@ -236,9 +244,16 @@ class Run:
         self.controlled = any(f" {name}(" in text or f"({name}(" in text for name in plain.PLAIN)
         self.ran: list[Any] = []
         self.layer = nn.Linear(SIZE, SIZE)
+        self.layers = random_layers(seed, SIZE)
         file = f"<random body {seed}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        names: dict[str, Any] = {"f": programs, "LAYER": self.layer, "noting": self.noting, **control}
+        names: dict[str, Any] = {
+            "f": programs,
+            "LAYER": self.layer,
+            "LAYERS": self.layers,
+            "noting": self.noting,
+            **control,
+        }
         exec(compile(text, file, "exec"), names)
         self.program: Callable[..., Any] = names["program"]
 
@@ -255,6 +270,7 @@ class Run:
         programs.NOTED.clear()
         self.ran.clear()
         self.layer.zero_grad()
+        self.layers.zero_grad()
         x, y = (torch.randn(SIZE).requires_grad_(needs) for needs in (True, seed % 3 > 0))
         try:
             results = self.program(x, y)
@@ -267,8 +283,10 @@ class Run:
             ]  # torch.compile's, if torch's own function runs
         # All results of control flow require gradients where an operand does.
         shown = [(one.detach().clone(), one.requires_grad or self.controlled) for one in results]
-        grads = [x.grad, y.grad, *(p.grad for p in self.layer.parameters())]
-        return [shown, grads, [*self.ran], [*programs.NOTED], torch.rand(2)]
+        parameters = [*self.layer.parameters(), *self.layers.parameters(), *self.layers.buffers()]
+        grads = [x.grad, y.grad, *(one.grad for one in parameters)]
+        # Where a break leaves control flow to torch, it loses what its bodies change.
+        return [shown, grads, [*self.ran], [] if self.controlled else [*programs.NOTED], torch.rand(2)]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -283,7 +301,22 @@ def same(one: Any, other: Any) -> bool:
 
 
 def difference(seed: int, compiler: Callable[..., Any] = framesmith.compile) -> str | None:
-    """Return how the program of this seed, made by a compiler, differs from eager mode, or None."""
+    """Return how the program of this seed, made by a compiler, differs from eager mode, or None.
+
+    A program that differs in float32 alone is one that magnifies rounding.
+    """
+    found = _difference(seed, compiler)
+    if found is None:
+        return None
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return None if _difference(seed, compiler) is None else found
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _difference(seed: int, compiler: Callable[..., Any]) -> str | None:
     text = Program(seed).text
     eager, subject = Run(text, seed), Run(text, seed, plain.TORCH)
     with warnings.catch_warnings():
