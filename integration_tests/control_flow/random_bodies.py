@@ -270,7 +270,8 @@ class Run:
         programs.NOTED.clear()
         self.ran.clear()
         self.layer.zero_grad()
-        self.layers.zero_grad()
+        for one in [*self.layers.parameters(), *self.layers.buffers()]:
+            one.grad = None
         x, y = (torch.randn(SIZE).requires_grad_(needs) for needs in (True, seed % 3 > 0))
         try:
             results = self.program(x, y)
