@@ -96,10 +96,24 @@ def cycle(index):
     framesmith.compile(report, backend="eager")(data)
 """
 
+SCRATCH = """
+import torch, framesmith
+
+def attend(q, k, v):
+    return ((q @ k.transpose(-1, -2)) * 0.125).softmax(-1) @ v
+
+data = [torch.randn(2, 2, 256, 64) for _ in range(3)]
+
+def cycle(index):
+    framesmith.reset()
+    framesmith.compile(attend)(*data)
+"""
+
 #: name -> (program, (warm-up, cycles), the same when LONG: until arenas have settled, caches are full and
 #: Python's table of interned strings, 2 MB, has been made again once for the names that come and go)
 PROGRAMS = {
     "compile and reset": (RESETS, (30, 60), (1200, 1000)),
+    "attention's scratch memory": (SCRATCH, (30, 60), (1200, 1000)),
     "recompilations under a limit": (RECOMPILATIONS, (70, 140), (5000, 10_000)),
     "foreign frames and reset": (WITH_FOREIGN_FRAMES, (30, 60), (1200, 1000)),
 }

@@ -11,6 +11,9 @@ not call it. An engine's target machine is its own too: LLVM's engines take thei
 A builtin method reads its definition when it is freed. So it is bound to a tuple that owns the definition as `bytes`:
 the garbage collector cannot clear these while the method is there. A structure of ctypes, or an attribute of the
 module, it clears in any order, and the method would read freed memory.
+
+Scratch memory that a module's functions pool is freed with it, by its own function (`DRAIN`): a weak reference's
+callback is called while the machine code is still there.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import torch
 from llvmlite import binding
@@ -33,6 +36,7 @@ from framesmith_backends.launch.background import at_work, begin, made, once
 from framesmith_backends.launch.llvm.compiler_pages import give_back
 from framesmith_backends.launch.llvm.heap import keep_freed_pages
 from framesmith_backends.launch.llvm.libraries import MATMULS, address, find, torch_libraries, why_no_blas
+from framesmith_backends.render.llvm.runtime import DRAIN
 from framesmith_backends.target import Processor, host
 
 METH_FASTCALL = 0x0080
@@ -60,6 +64,9 @@ class CompiledModule:
         self.engine = engine
         self.kept: object = None
         self.entries = {name: engine.get_function_address(name) for name in entries}
+        drain = engine.get_function_address(DRAIN)
+        if drain:
+            finalize(self, ctypes.CFUNCTYPE(None)(drain)).atexit = False
 
     def functions(self) -> Mapping[str, object]:
         """The entries as Python functions taking tensors."""

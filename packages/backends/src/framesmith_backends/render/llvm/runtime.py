@@ -115,6 +115,9 @@ team:
   ret void
 }"""
 
+#: The function that frees the scratch memory which a module's pool has, if it has one.
+DRAIN = "fs.drain"
+
 #: Scratch memory of threads, pooled between calls; all of a module's blocks have one size.
 #: `ptr fs.take(i64 size)`, whose result may be null, and `void fs.give(ptr)`.
 POOL = (
@@ -165,6 +168,20 @@ full:
 done:
   ret void
 }""",
+    f"""define void @{DRAIN}() {{
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %slot = getelementptr ptr, ptr @fs.pool, i64 %k
+  %there = atomicrmw xchg ptr %slot, ptr null acq_rel, align 8
+  call void @free(ptr %there)
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, 256
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}""",
 )
 SCRATCH = "\n".join(POOL)
 
