@@ -61,10 +61,14 @@ def t5() -> Built:
 
 
 def vit() -> Built:
-    """Sixteen rows of 65 patches, of 128 x 128 pixels; no dropout."""
+    """Sixteen rows of 65 patches, of 128 x 128 pixels; no dropout.
+
+    The problem is named: a model that finds it out notes it at its first call, for which all compilers compile again.
+    """
     from transformers import ViTConfig, ViTForImageClassification
 
-    model = ViTForImageClassification(ViTConfig(**STACK, image_size=128, patch_size=16, num_labels=100))
+    named = {"num_labels": 100, "problem_type": "single_label_classification"}
+    model = ViTForImageClassification(ViTConfig(**STACK, image_size=128, patch_size=16, **named))
     return model, {"pixel_values": torch.randn(16, 3, 128, 128), "labels": torch.randint(0, 100, (16,))}
 
 

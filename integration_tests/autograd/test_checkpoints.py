@@ -70,9 +70,16 @@ def in_bfloat16(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return saved(block, x)
 
 
+def given_back(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The argument itself and a view of it are results of a reentrant checkpoint."""
+    new, same, turned = checkpoint(lambda y: (block(y), y, y.t()), x.cos(), use_reentrant=True)
+    return new * same + turned.t()
+
+
 PROGRAMS: dict[str, How] = {
     "non-reentrant": lambda block, x: saved(block, x),
     "reentrant": lambda block, x: checkpoint(block, x, use_reentrant=True),
+    "reentrant, arguments given back": given_back,
     "nested": lambda block, x: saved(lambda y: saved(block, y.cos()).tanh() * y, x),
     "one in every kind": lambda block, x: saved(lambda y: checkpoint(block, y * 2, use_reentrant=True), x),
     "selective": lambda block, x: saved(

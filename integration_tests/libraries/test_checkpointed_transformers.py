@@ -40,8 +40,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
-#: Reentrant checkpoints of T5 return their arguments, which ends a graph.
-SPLIT = {("t5", True)}
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +80,9 @@ def trained(model: Any, call: Any, steps: int = 3) -> list[Any]:
 def test_whole_training_steps(name: str, reentrant: bool) -> None:
     model = build(name, reentrant)
     other = copy.deepcopy(model)
-    found = trained(other, framesmith.compile(other, fullgraph=(name, reentrant) not in SPLIT))
+    found = trained(other, framesmith.compile(other, fullgraph=True))
     torch.testing.assert_close(found, trained(model, model), rtol=1e-3, atol=1e-4)
-    if (name, reentrant) not in SPLIT:
-        assert framesmith.stats()["graphs"] == 1
+    assert framesmith.stats()["graphs"] == 1
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "t5"])  # T5's layers have more inputs

@@ -58,6 +58,11 @@ def raises(x: Any) -> Any:
         return x + len(error.args)
 
 
+def captured_back(y: Any) -> Any:
+    z = y.cos()
+    return checkpoint(lambda y: (y.sin(), z), y, use_reentrant=True)[0]
+
+
 def changes(x: Any) -> Any:
     y = x * W
     return saved(lambda y: (y * W).exp(), y).add_(1)
@@ -78,6 +83,9 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "no_grad inside": lambda x: saved(torch.no_grad()(lambda y: y * W), x),
     "autocast inside": lambda x: saved(torch.autocast("cpu", torch.bfloat16)(lambda y: y @ y.t() @ (y * W)), x),
     "reentrant": lambda x: checkpoint(lambda y: (y.sin(), y.argmax(), 3, None), x * W, use_reentrant=True),
+    "its argument": lambda x: checkpoint(lambda y: (y, y.sin(), y), x * W, use_reentrant=True),
+    "a leaf": lambda x: checkpoint(lambda y: y, W, use_reentrant=True) * x,
+    "a view of its argument": lambda x: checkpoint(lambda y: (y.t().sin(), y.t()), x * W, use_reentrant=True),
     "list of operators": lambda x: saved(
         LAYERS, x, context_fn=functools.partial(create_selective_checkpoint_contexts, MATMULS)
     ),
@@ -199,7 +207,12 @@ BREAKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "no argument with gradients": ("checkpoint-reentrant", lambda x: checkpoint(LAYERS, x, use_reentrant=True)),
     "grad mode": ("checkpoint-reentrant", lambda x: checkpoint(branches, x * W, use_reentrant=True)),
-    "its argument": ("checkpoint-reentrant", lambda x: checkpoint(lambda y: y, x * W, use_reentrant=True).detach()),
+    "what it captures": ("checkpoint-reentrant", lambda x: captured_back(x * W)),
+    "its argument changed": ("checkpoint-effect", lambda x: checkpoint(lambda y: y.add_(1), x * W, use_reentrant=True)),
+    "one tensor twice": (
+        "checkpoint-reentrant",
+        lambda x: checkpoint(lambda y: (z := y.sin(), z), x * W, use_reentrant=True)[0],
+    ),
     "a detached result": (
         "checkpoint-reentrant",
         lambda x: checkpoint(lambda y: (y.sin(), y.detach() + 1), x * W, use_reentrant=True)[0],

@@ -5,8 +5,8 @@ backward pass, where its effects occur a second time: a function with effects th
 backward pass of a compiled graph recomputes tensors alone (`framesmith_aot.partition.checkpoints`).
 
 The reentrant kind first runs its function without gradients. It is traced like the other kind where no difference can
-be seen: results are tensors of their own that require gradients, and nothing in the function asks for histories. Its
-restriction to `backward()` is that of the compiled backward pass, too.
+be seen: results are tensors of their own, arguments or views of these, which require gradients, and nothing in the
+function asks for histories. Its restriction to `backward()` is that of the compiled backward pass, too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
+from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -71,9 +72,11 @@ REENTRANT = register_break(
     "checkpoint-reentrant",
     what="a reentrant checkpoint (use_reentrant=True, the default) is used where it differs from one that is not",
     why="it computes the function without gradients first: no argument requires one, the function asks for gradients' "
-    "state, or a result is no tensor of its own that requires gradients",
+    "state, or a result requires no gradient, or shares memory with another result or a tensor that is no argument",
     hint="pass use_reentrant=False",
 )
+
+Fakes = Sequence[torch.Tensor]
 
 #: The parameters of torch's function that are keywords, with their defaults.
 DEFAULTS: Final[Mapping[str, Any]] = {
@@ -147,7 +150,12 @@ class _Call:
     @property
     def requires_grad(self) -> bool:
         """Whether an argument does; those inside of others do not count."""
-        return any(isinstance(one, TensorValue) and one.fake.requires_grad for one in self.args)
+        return any(fake.requires_grad for fake in self.tensors)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The fakes of the arguments that are tensors."""
+        return [one.fake for one in self.args if isinstance(one, TensorValue)]
 
     @property
     def has_contexts(self) -> bool:
@@ -178,8 +186,7 @@ def _without_gradients(tr: Tracer, call: _Call) -> Value:
     if call.reentrant and not call.requires_grad:
         tr.journal.record_call(warn_of_no_gradients)
     result = tr.call(call.function, call.args, call.kwargs)
-    given = [one.fake for one in call.args if isinstance(one, TensorValue)]
-    return _as_reentrant(tr, result, given) if call.reentrant else result
+    return _as_reentrant(tr, result, call, None, ()) if call.reentrant else result
 
 
 def _arguments(tr: Tracer, args: Args, kwargs: Kwargs) -> _Call:
@@ -285,10 +292,11 @@ class _Body:
             body.reentrant -= self.call.reentrant
         nodes = self._nodes()
         outside = self._outside(nodes)
-        if self.saved:
+        if self.saved or self.call.reentrant:
             self._check_effects(nodes, outside)
+        if self.saved:
             self.builder.recomputed_from(outside)
-        return _as_reentrant(self.tr, result, outside) if self.call.reentrant else result
+        return _as_reentrant(self.tr, result, self.call, frozenset(nodes), outside) if self.call.reentrant else result
 
     def _pack(self, saved: torch.Tensor) -> torch.Tensor:
         self.saved.append((saved, saved._version))
@@ -302,8 +310,7 @@ class _Body:
         """Return the tensors that the function reads and has not made."""
         inside = {*nodes}
         used = dict.fromkeys(one for node in nodes for one in node.all_input_nodes if one not in inside)
-        given = [one.fake for one in self.call.args if isinstance(one, TensorValue)]
-        return [*given, *(fake for one in used for fake in tensors_in(fake_of_node(one)))]
+        return [*self.call.tensors, *(fake for one in used for fake in tensors_in(fake_of_node(one)))]
 
     def _check_effects(self, nodes: Sequence[fx.Node], outside: Sequence[torch.Tensor]) -> None:
         older = {storage_id(fake) for fake in outside if fake.layout is torch.strided}
@@ -318,22 +325,45 @@ class _Body:
             raise GraphBreak(SAVED_CHANGES)
 
 
-def _as_reentrant(tr: Tracer, result: Value, outside: Sequence[torch.Tensor]) -> Value:
-    """Return the result as an autograd function returns it; breaks where that would differ."""
+def _as_reentrant(tr: Tracer, result: Value, call: _Call, inside: frozenset[fx.Node] | None, outside: Fakes) -> Value:
+    """Return the result as an autograd function returns it, arguments as views; breaks where that would differ.
+
+    `inside` are the nodes that the function has recorded, None without gradients; `outside` the tensors that it reads.
+    """
     if isinstance(result, TensorValue):
         found: Sequence[Value] = [result]
     elif result.python_type() is tuple:
         found = result.unpack(tr)
     else:
         raise GraphBreak(REENTRANT, f"it returns {result.describe()}")
-    older = [*outside]
+    given = call.tensors
+    older = [fake for fake in outside if not _is_among(fake, given)]
     for one in found:
-        if not isinstance(one, TensorValue):
-            if not one.is_constant():
-                raise GraphBreak(REENTRANT, f"it returns {one.describe()}")
-            continue
-        expected = _records() and (one.fake.is_floating_point() or one.fake.is_complex())
-        if expected != one.fake.requires_grad or any(share_storage(one.fake, other) for other in older):
+        captured = isinstance(one, TensorValue) and inside is not None and one.as_proxy() not in inside
+        if not _is_own(one, given, older, captured):
             raise GraphBreak(REENTRANT, f"it returns {one.describe()}")
-        older.append(one.fake)
-    return result
+    made = [_as_view(tr, one, given) for one in found]
+    return made[0] if isinstance(result, TensorValue) else TupleValue(made)
+
+
+def _is_own(result: Value, given: Fakes, older: list[torch.Tensor], captured: bool) -> bool:
+    """Whether a result is a constant, or an argument, a view of one, or new; a new one is older than the next."""
+    if not isinstance(result, TensorValue):
+        return result.is_constant()
+    fake = result.fake
+    expected = _records() and (fake.is_floating_point() or fake.is_complex())
+    if expected != fake.requires_grad or any(share_storage(fake, other) for other in older):
+        return False
+    if not any(share_storage(fake, other) for other in given):
+        older.append(fake)
+    return not captured or _is_among(fake, given)
+
+
+def _is_among(fake: torch.Tensor, others: Fakes) -> bool:
+    return any(fake is one for one in others)
+
+
+def _as_view(tr: Tracer, result: Value, given: Fakes) -> Value:
+    """Return a view of an argument; other results as they are."""
+    is_argument = isinstance(result, TensorValue) and _is_among(result.fake, given)
+    return tr.call_torch("view_as", (result, result), {}) if is_argument else result
