@@ -20,6 +20,9 @@ class Suite(NamedTuple):
 
 SUITES = {
     "calls": Suite("calls", "time of a call around a graph that does next to nothing"),
+    "checkpoint_programs": Suite(
+        "calls", "programs with activation checkpoints: graphs and breaks, time of a step", selective=True
+    ),
     "checkpoints": Suite(
         "models", "training steps with activation checkpoints: seconds and peak memory, beside eager's", selective=True
     ),
