@@ -27,6 +27,7 @@ SUITES = {
         "models", "training steps with activation checkpoints: seconds and peak memory, beside eager's", selective=True
     ),
     "compile_time": Suite("calls", "seconds of a first call, in fresh processes", selective=True, anywhere=True),
+    "control_flow": Suite("calls", "control flow and scans: graphs and breaks, time of a step", selective=True),
     "cubins": Suite(
         "kernels",
         "machine code of the cuda backend's kernels: registers, spills, shared memory; needs no GPU",

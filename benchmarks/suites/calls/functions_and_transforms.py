@@ -15,8 +15,8 @@ from torch.autograd import Function
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
-import framesmith
 from benchmarks.harness.candidates import available, wrap
+from benchmarks.harness.graph_counts import counted, forget
 from benchmarks.harness.timing import Row, compare, in_fresh_process, print_rows
 
 Tensor = torch.Tensor
@@ -255,25 +255,12 @@ def step(function: Program, x: Tensor) -> list[Tensor]:
     return results + [one for one in torch.autograd.grad(sum(led), of, allow_unused=True) if one is not None]
 
 
-def counted(name: str, function: Program, **settings: Any) -> tuple[Program, list[Any]]:
-    """Return a function compiled by a candidate, and the list that gets each of its graphs."""
-    graphs: list[Any] = []
-
-    def backend(module: Any, inputs: Any) -> Any:
-        graphs.append(module)
-        return module.forward
-
-    compiling: Any = torch.compile if name == "torch.compile" else framesmith.compile
-    return compiling(function, backend=backend, **settings), graphs
-
-
 def graphs_of(name: str, function: Program, use: Use) -> str:
     """Return how many graphs a candidate makes; or the error that it raises, or that its results raise here.
 
     One for all sizes, or for each: more are behind breaks; with none, all runs eagerly.
     """
-    framesmith.reset()
-    torch.compiler.reset()
+    forget()
     compiled, graphs = counted(name, function, dynamic=use.dynamic or None)
     torch.manual_seed(0)
     try:
