@@ -1,8 +1,7 @@
-"""Control flow under second derivatives and checkpoints, with errors inside, and torch's samples of its operators."""
+"""Control flow under second derivatives and checkpoints, with errors and random numbers inside."""
 
 from __future__ import annotations
 
-import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops import map as mapped
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import framesmith
@@ -147,52 +145,3 @@ def test_random_numbers_of_steps() -> None:
     with pytest.raises(framesmith.FramesmithError, match="random"):
         compiled(t(5, 4))
     assert fallback(t(5, 4)).requires_grad
-
-
-def of_ours(function: Any) -> Any:
-    """Return torch's sample program as one of a user's file, with those that it calls."""
-    space = dict(function.__globals__, __name__="samples")
-    for name, one in function.__globals__.items():
-        if isinstance(one, types.FunctionType) and one.__module__ == function.__module__:
-            space[name] = types.FunctionType(in_file(one.__code__), space, name, one.__defaults__, one.__closure__)
-    return space[function.__name__]
-
-
-def in_file(code: types.CodeType) -> types.CodeType:
-    constants = tuple(in_file(one) if isinstance(one, types.CodeType) else one for one in code.co_consts)
-    return code.replace(co_filename="samples.py", co_consts=constants)
-
-
-NAMES = ("scan", "map", "cond", "while_loop")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
-@pytest.mark.parametrize("grad", [False, True])
-def test_torchs_samples(dtype: torch.dtype, grad: bool) -> None:
-    from torch.testing._internal.hop_db import hop_db
-
-    for info in hop_db:
-        if info.name not in NAMES or (grad and not dtype.is_floating_point):
-            continue
-        for sample in info.sample_inputs("cpu", dtype, requires_grad=grad):
-            framesmith.reset()
-            args = (sample.input, *sample.args)
-            ours = of_ours(info.op)
-            compiled = framesmith.compile(lambda *args, ours=ours: ours(*args))
-            got, want = outcome(compiled, args), outcome(info.op, args)
-            if isinstance(want, str):
-                assert got == want
-                continue
-            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
-            assert framesmith.stats()["breaks"] == 0, info.full_name
-
-
-def outcome(function: Callable[..., Any], args: Any) -> Any:
-    """Return results and gradients, or the error's type."""
-    leaves = [one for one in tree_leaves(args) if torch.is_tensor(one) and one.requires_grad]
-    try:
-        found = tree_leaves(function(*args))
-    except Exception as error:
-        return type(error).__name__
-    roots = [one.sum() for one in found if one.requires_grad]
-    return [*found, *(torch.autograd.grad(roots, leaves, allow_unused=True) if roots else ())]

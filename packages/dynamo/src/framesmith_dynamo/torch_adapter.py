@@ -48,6 +48,12 @@ unstable: Final = Needs(
             members=("__call__",),
         ),
         need("torch._higher_order_ops.while_loop", "torch's while_loop breaks the graph"),
+        need("torch._higher_order_ops.while_loop_stack_output", "a loop that gives stacks breaks the graph"),
+        need("torch._higher_order_ops.invoke_quant_packed", "torch's invoke_quant breaks the graph"),
+        need(
+            "torch._higher_order_ops.register_hook.register_hook_op",
+            "hooks registered by torch's operator break the graph",
+        ),
         need("torch._higher_order_ops.scan", "scans break the graph"),
         need("torch._higher_order_ops.associative_scan", "associative scans break the graph"),
         need("torch._higher_order_ops.map", "torch's map breaks the graph"),

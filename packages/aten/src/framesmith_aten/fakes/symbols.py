@@ -31,7 +31,7 @@ import torch
 from framesmith_aten.fakes.light_fakes import is_described_by_layout
 from framesmith_aten.fakes.light_nodes import LightNode
 from framesmith_aten.fakes.light_torch import NamedSource, discard_report, rebuilt, rebuilt_globals, report_slow
-from framesmith_aten.symbolic import hint_or_none, number_type
+from framesmith_aten.symbolic import LARGEST_SYMBOL, hint_or_none, number_type
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.shapes import EXACT, call_expr, type_given
 from framesmith_guards.stacks import Location, current_location
@@ -320,6 +320,15 @@ def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source, *
     if below is not None:
         _limit(env, made, 1 - below, below - 1)
     return made
+
+
+def unbacked_size(mode: FakeTensorMode, least: int = 0) -> torch.SymInt:
+    """Return a size that only a call has."""
+    env = attach_shape_env(mode)
+    size = env.create_unbacked_symint()
+    _limit(env, size, least, LARGEST_SYMBOL - 1)
+    env.size_like.add(size.node.expr)
+    return size
 
 
 def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]) -> Any:

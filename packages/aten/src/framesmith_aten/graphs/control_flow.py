@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.fakes.symbols import unbacked_size
 from framesmith_aten.graphs.transforms import function_of
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.torch_adapter import unstable
@@ -37,16 +38,16 @@ def cond(
     arguments, these values, and those that `when_false` captures.
     """
     shared, captured = counts
-    arguments, rest = operands[:shared], operands[shared:]
 
-    def branch(taken: bool) -> tuple[torch.Tensor, ...]:
+    def branch(taken: bool, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        arguments, rest = operands[:shared], operands[shared:]
         run, own = (when_true, rest[:captured]) if taken else (when_false, rest[captured:])
         return function_of(run)(*arguments, *own)
 
     if are_fake((condition, *operands)):
-        results, _ = branch(True), branch(False)
+        results, _ = branch(True, operands), branch(False, operands)
         return _with_history([*map(_like, results)], (condition, *operands))
-    return branch(bool(condition))
+    return branch(bool(condition), _joined(operands))
 
 
 def while_loop(holds: Body, body: Body, counts: tuple[int, int], *operands: Any) -> tuple[torch.Tensor, ...]:
@@ -60,10 +61,37 @@ def while_loop(holds: Body, body: Body, counts: tuple[int, int], *operands: Any)
         carried, rest = operands[:carries], operands[carries:]
         function_of(holds)(*carried, *rest[:captured])
         return _with_history([*map(_like, function_of(body)(*carried, *rest[captured:]))], operands)
+    operands = _joined(operands)
     iterations, last = 0, tuple(operands[: counts[0]])
     for iterations, last in enumerate(_begun(holds, body, counts, operands)):  # noqa: B007
         pass
     return last if iterations else tuple([one.clone() for one in last])
+
+
+def while_loop_stack_output(
+    holds: Body, body: Body, counts: tuple[int, int], *operands: Any
+) -> tuple[torch.Tensor, ...]:
+    """Return stacks of the values that a loop carries after each iteration; without one, of those it began with.
+
+    The arguments are those of `while_loop`.
+    """
+    carries, captured = counts
+    if are_fake(operands):
+        carried, rest = operands[:carries], operands[carries:]
+        function_of(holds)(*carried, *rest[:captured])
+        found = function_of(body)(*carried, *rest[captured:])
+        return _with_history([*stacks_of_iterations(found)], operands)
+    steps = [*_begun(holds, body, counts, operands)]
+    return tuple(torch.stack(one) for one in zip(*(steps[1:] or steps), strict=True))
+
+
+def stacks_of_iterations(results: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield fakes of stacks of a step's fake results, as many as a call has iterations."""
+    mode: Any = next(one for one in results if isinstance(one, FakeTensor)).fake_mode
+    length = unbacked_size(mode, least=1)
+    with mode:
+        for one in results:
+            yield _stack_of(one, length)
 
 
 def while_loop_gradients(
@@ -109,12 +137,14 @@ def scan(body: Body, counts: tuple[int, int], reverse: bool, *operands: Any) -> 
     results lie in the stacks where its slices do.
     """
     carries, sliced = counts
-    carried, xs, captured = operands[:carries], operands[carries:][:sliced], operands[carries + sliced :]
     step = function_of(body)
     if are_fake(operands):
+        carried, xs, captured = operands[:carries], operands[carries:][:sliced], operands[carries + sliced :]
         results = step(*carried, *(x[0] for x in xs), *captured)
         given_once = [_stack_of(one, xs[0].shape[0]) for one in results[carries:]]
         return _with_history([*map(_like, results[:carries]), *given_once], operands)
+    operands = _joined(operands)
+    carried, xs, captured = operands[:carries], operands[carries:][:sliced], operands[carries + sliced :]
     given: list[tuple[torch.Tensor, ...]] = []
     for slices in _slices(xs, reverse):
         results = step(*carried, *slices, *captured)
@@ -150,6 +180,7 @@ def invoke_subgraph(body: Body, *operands: Any) -> tuple[torch.Tensor, ...]:
 BODIES: dict[Any, int] = {
     cond: 2,
     while_loop: 2,
+    while_loop_stack_output: 2,
     while_loop_gradients: 3,
     scan: 1,
     associative_scan: 1,
@@ -205,6 +236,27 @@ class TensorLayout:
     @classmethod
     def of(cls, fake: torch.Tensor) -> TensorLayout:
         return cls(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.requires_grad)
+
+
+class _Joined(torch.autograd.Function):
+    """The operands of a call, which all have a gradient where one has: zeros for those that no step reaches."""
+
+    @staticmethod
+    def forward(ctx: Any, *operands: Any) -> Any:
+        return tuple([one.view_as(one) if isinstance(one, torch.Tensor) else one for one in operands])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads
+
+
+def _joined(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the operands as a call takes them that autograd records as one node."""
+    tensors = [one for one in operands if isinstance(one, torch.Tensor)]
+    if not (torch.is_grad_enabled() and any(one.requires_grad for one in tensors)):
+        return operands
+    joined: tuple[Any, ...] = _Joined.apply(*operands)  # type: ignore[no-untyped-call]
+    return joined
 
 
 class _OfSteps(torch.autograd.Function):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import torch
@@ -117,6 +117,10 @@ class ScalarNodes:
         for table in tables:
             if was in table:
                 table[becomes] = table.pop(was)
+
+    def forget(self, nodes: Container[fx.Node]) -> None:
+        """Forget the scalars that these nodes compute, which have left the graph."""
+        self._known = {expr: node for expr, node in self._known.items() if node not in nodes}
 
     def knows(self, number: Any) -> bool:
         """Whether a node of the scalar exists or can be made."""

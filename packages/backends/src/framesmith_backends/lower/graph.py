@@ -18,7 +18,7 @@ from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.meta import CHECKPOINT_PATH, HELD, PHASE, TANGENT
 from framesmith_aten.operators import is_mutable
-from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
+from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
 from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH
 from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS, emitter
@@ -276,6 +276,8 @@ def lower_body(low: Lowering, gm: fx.GraphModule, arguments: Sequence[Operand]) 
             if isinstance(value, Tensor):
                 inner.program.layouts[value.source] = low.program.layouts.get(value.source, NOT_MADE)
         elif node.op == "call_function":
+            if is_unbacked(node.meta.get("val")):
+                raise Decline(f"a body with a number of its own, {node.name}")
             _call(inner, node)
         elif node.op == "get_attr":
             raise Decline("a body with a constant")

@@ -21,7 +21,7 @@ from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import EXAMPLE, MODE_CHANGE
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import effects_of
-from framesmith_aten.symbolic import all_equal, is_symbolic
+from framesmith_aten.symbolic import equal, is_symbolic, is_unbacked
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.builder import ESCAPED, fake_of_node
 from framesmith_guards.torch_adapter import aten
@@ -105,6 +105,7 @@ def erase(builder: GraphBuilder, nodes: Sequence[fx.Node]) -> None:
     for node in reversed(nodes):
         builder.erase(node)
     inside = {*nodes}
+    builder.numbers.forget(inside)
     for ref in builder.refs.values():
         ref.forget_in(inside)
 
@@ -116,13 +117,15 @@ def extract_subgraph(
     results: Sequence[fx.Node | None],
     writable: Sequence[fx.Node] = (),
     modes: bool = False,
+    numbers: bool = False,
 ) -> Subgraph:
     """Extract the nodes recorded after `last` as a function from `examples` and captured nodes to `results`.
 
-    It may write to those of the examples that are `writable`, and with `modes` change torch's modes, which whoever runs
-    it restores. Raises GraphBreak where the body does what a subgraph may not do. Its values cannot be used afterwards.
+    It may write to those of the examples that are `writable`, with `modes` change torch's modes, which whoever runs it
+    restores, and with `numbers` compute with numbers of its own tensors, of which each run has others. Raises
+    GraphBreak where the body does what a subgraph may not do. Its values cannot be used afterwards.
     """
-    return held(builder, cut(builder, last, examples, results, writable, modes))
+    return held(builder, cut(builder, last, examples, results, writable, modes, numbers))
 
 
 def cut(
@@ -132,9 +135,10 @@ def cut(
     results: Sequence[fx.Node | None],
     writable: Sequence[fx.Node] = (),
     modes: bool = False,
+    numbers: bool = False,
 ) -> Cut:
     """Do the same without a node that holds the subgraph, so that the nodes before these can be cut, too."""
-    nodes = _recorded(last)
+    nodes = _recorded(last, examples if numbers else None)
     if not modes and (changed := next((node for node in nodes if MODE_CHANGE.get(node)), None)) is not None:
         raise GraphBreak(CHANGES_MODE, str(changed.target))
     captured = _captured(nodes, examples, results)
@@ -218,17 +222,20 @@ def _captured(
     return [one for one in dict.fromkeys(used) if one not in inside and one not in examples]
 
 
-def _recorded(last: fx.Node) -> list[fx.Node]:
-    """Return the nodes of the body in order, without numbers computed outside of it and assertions about them."""
+def _recorded(last: fx.Node, examples: Container[fx.Node] | None = None) -> list[fx.Node]:
+    """Return the nodes of the body in order, without numbers computed outside of it and assertions about them.
+
+    With `examples`, it may compute numbers of its own tensors and of these.
+    """
     found: dict[fx.Node, None] = {}
     for node in nodes_after(last):
         if node.op == "placeholder":  # an input that the body is the first to use
             continue
-        inner = any(one in found for one in node.all_input_nodes)
+        inner = any(one in found or one in (examples or ()) for one in node.all_input_nodes)
         number = is_symbolic(EXAMPLE.get(node)) or node.target is aten._assert_scalar.default
-        if number and inner:
+        if number and inner and examples is None:
             raise GraphBreak(READS_NUMBER, str(node.target))
-        if not number:
+        if inner or not number:
             found[node] = None
     return [*found]
 
@@ -298,8 +305,8 @@ def _compare(node: fx.Node, seen: Any, traced: Any) -> None:
     elif isinstance(traced, Mapping):
         for key in traced:
             _compare(node, seen[key], traced[key])
-    elif isinstance(traced, PullBack):  # whose results are compared
-        return
+    elif isinstance(traced, PullBack) or is_unbacked(traced) or is_unbacked(seen):
+        return  # the results of the one are compared; of the others each run has its own
     elif traced != seen:
         raise TraceUnsupported(TRANSFORM_DIFFERS, str(node.target), f"it gives {seen}, and the trace saw {traced}")
 
@@ -308,4 +315,5 @@ def _is_same(seen: torch.Tensor, traced: torch.Tensor) -> bool:
     if (seen.dtype, seen.device, seen.dim(), seen.layout) != (traced.dtype, traced.device, traced.dim(), traced.layout):
         return False
     bits = (seen.is_conj(), seen.is_neg()) == (traced.is_conj(), traced.is_neg())
-    return bits and all_equal(seen.shape, traced.shape)
+    pairs = zip(seen.shape, traced.shape, strict=True)
+    return bits and all(is_unbacked(one) or is_unbacked(other) or equal(one, other) for one, other in pairs)

@@ -177,9 +177,10 @@ class _Numbers:
     def node_of(self, symbol: Any) -> fx.Node:
         """Return a new placeholder. KeyError where the graph around has no node of it."""
         number = self.tracer.numbers.of_expression(symbol).meta["val"]
-        before = next((node for node in self.child.graph.nodes if node.op != "placeholder"), None)
-        with self.child.graph.inserting_before(before):
-            made = self.child.graph.placeholder(f"number_{len(self.captured)}")
+        graph = self.child.graph
+        last = next(iter(reversed(graph.find_nodes(op="placeholder"))), None)
+        with graph.inserting_before(None) if last is None else graph.inserting_after(last):
+            made = graph.placeholder(f"number_{len(self.captured)}")
         made.meta["val"] = number
         PHASE.set(made, self.child.phase)
         self.captured.append(number)

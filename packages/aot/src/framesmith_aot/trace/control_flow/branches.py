@@ -98,10 +98,10 @@ class _WhileLoop:
     body: TorchBody
     counts: tuple[int, int]
 
-    def recorded(self, operands: Sequence[Any]) -> Tensors:
+    def recorded(self, operands: Sequence[Any], record: Callable[..., Tensors] = calls.while_loop) -> Tensors:
         tracer = calls.tracer()
         bodies, given, counts = self._traced(tracer, operands)
-        return calls.while_loop(tracer, bodies, counts, given)
+        return record(tracer, bodies, counts, given)
 
     def _traced(
         self, tracer: GraphTracer, operands: Sequence[Any]
@@ -193,5 +193,16 @@ def while_loop(holds: TorchBody, body: TorchBody, counts: tuple[int, int], *oper
     return _while_loop(call, *operands) if calls.records_gradients(operands) else call.recorded(operands)
 
 
+def while_loop_stack_output(holds: TorchBody, body: TorchBody, counts: tuple[int, int], *operands: Any) -> Tensors:
+    """The same as a node of the traced graph; it has no gradients."""
+    if current_tracer() is None:
+        return control_flow.while_loop_stack_output(holds, body, counts, *operands)  # type: ignore[arg-type]
+    return _WhileLoop(holds, body, counts).recorded(operands, calls.while_loop_stack_output)
+
+
 #: The functions of nodes, and the functions that are traced in their place.
-REPLACEMENTS: dict[Any, Callable[..., Any]] = {control_flow.cond: cond, control_flow.while_loop: while_loop}
+REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    control_flow.cond: cond,
+    control_flow.while_loop: while_loop,
+    control_flow.while_loop_stack_output: while_loop_stack_output,
+}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.control_flow.bodies import (
     AtenBody,
@@ -102,6 +103,15 @@ def while_loop(
 ) -> Tensors:
     """Record a loop. The results of its body have the layouts of what it carries."""
     return record(tracer, control_flow.while_loop, bodies, (counts,), operands, new_tensors(tracer, bodies[1].results))
+
+
+def while_loop_stack_output(
+    tracer: GraphTracer, bodies: Sequence[AtenBody], counts: tuple[int, int], operands: Sequence[Any]
+) -> Tensors:
+    """Record a loop that gives stacks."""
+    with functional.below(), unstable.disable_current_modes():
+        stacks = [*control_flow.stacks_of_iterations(bodies[1].results)]
+    return record(tracer, control_flow.while_loop_stack_output, bodies, (counts,), operands, stacks)
 
 
 def while_loop_gradients(

@@ -64,7 +64,7 @@ def associative_scan(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _joining(tr: Tracer, function: Value, tree: Tree, xs: Sequence[TensorValue]) -> Body:
     """Trace the function that joins two groups of slices."""
     groups = [_slices(tr, xs), _slices(tr, xs)]
-    body = traced(tr, function, [tree.again(tr, group) for group in groups], [*groups[0], *groups[1]])
+    body = traced(tr, function, lambda: [tree.again(tr, group) for group in groups], [*groups[0], *groups[1]])
     refuse_other_types(groups[1], tensors(body.returned.leaves, "results of a function"), strides=False)
     return body
 
@@ -83,7 +83,10 @@ def scan(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     dim = _dim(given["dim"], xs) if "dim" in given else _dim(tr.constant(0), xs)
     moved, reverse = _moved(tr, xs, dim, 0), _flag(given.get("reverse"))
     before, slices = copies(tr, carried), _slices(tr, moved)
-    arguments = [inits.again(tr, before), sliced.again(tr, slices)]
+
+    def arguments() -> list[Value]:
+        return [inits.again(tr, before), sliced.again(tr, slices)]
+
     body = traced(tr, given["combine_fn"], arguments, [*before, *slices])
     refuse_aliases(body, [*before, *slices])
     after = _next_carried(tr, body)
@@ -118,7 +121,7 @@ def map_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not all(equal(one.fake.shape[0], xs[0].fake.shape[0]) for one in xs):
         raise GraphBreak(CONTROL_FLOW, "lengths differ")
     slices = _slices(tr, xs)
-    body = traced(tr, function, [tree.again(tr, slices), *rest], slices)
+    body = traced(tr, function, lambda: [tree.again(tr, slices), *rest], slices)
     refuse_aliases(body, slices)
     if not body.results:
         raise GraphBreak(CONTROL_FLOW, "a function returns no tensors")

@@ -16,8 +16,10 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aten.layouts import storage_id
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
+from framesmith_dynamo.values.callables import handles, named
 from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE
@@ -108,6 +110,17 @@ def register_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> 
     check_hooks(tr, self, torch.Tensor.register_hook, print)
     [hook] = (*args, *kwargs.values())
     return registered(tr, self, torch.Tensor.register_hook, hook)
+
+
+@handles(unstable.register_hook_op)
+def register_hook_op(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """torch's operator: a hook is registered, and gets the further arguments behind its gradient."""
+    given = named(tr, unstable.register_hook_op, args[:2], kwargs, ("tensor", "hook_body"), 2)
+    tensor, hook = given["tensor"], given["hook_body"]
+    if args[2:] or not isinstance(tensor, TensorValue):
+        raise GraphBreak(AUTOGRAD_STATE, "register_hook with captured values", before_effects=True)
+    tensor.call_method(tr, "register_hook", (hook,), {})
+    return tensor
 
 
 @c_method("register_post_accumulate_grad_hook", torch.Tensor)
