@@ -10,8 +10,6 @@ import torch
 from torch import nn
 from torch._higher_order_ops import scan, while_loop
 
-import framesmith
-from integration_tests.control_flow.plain import plain_cond
 from integration_tests.transforms.transforms import Program, Tensor, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -126,31 +124,3 @@ def test_inference(function: Callable[[Tensor], Any], backend: str) -> None:
 @pytest.mark.parametrize("function", WHOLE, ids=lambda one: one.__name__)
 def test_training(function: Callable[[Tensor], Any], backend: str, dynamic: bool) -> None:
     run(program(function, t), backend=backend, dynamic=dynamic)
-
-
-def random_branch(x: Tensor, cond: Callable[..., Any]) -> Any:
-    return cond(x.sum() > 0, lambda x: x * torch.rand(3), lambda x: torch.nn.functional.dropout(x), (x,))
-
-
-def drawn_and_unused(x: Tensor, cond: Callable[..., Any]) -> Any:
-    def when_true(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            torch.rand(3)
-        return x * 2
-
-    return cond(x.sum() > 0, when_true, lambda x: x.sin(), (x,))
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("function", [random_branch, drawn_and_unused], ids=lambda one: one.__name__)
-def test_random_numbers_are_drawn_once(function: Callable[..., Any], grad: bool) -> None:
-    """With gradients such a graph is not compiled: the backward pass would draw again (torch's own does)."""
-    x = torch.full((7, 3), 0.5, requires_grad=grad)
-    compiled = framesmith.compile(lambda x: function(x, torch.cond), fullgraph=not grad)
-    found = []
-    for call in (lambda x: function(x, plain_cond), compiled):
-        torch.manual_seed(3)
-        result = call(x)
-        grads = torch.autograd.grad(result.square().sum(), x) if grad else ()
-        found.append((result.detach(), grads, torch.rand(2)))
-    torch.testing.assert_close(*found)

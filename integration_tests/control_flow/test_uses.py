@@ -1,4 +1,4 @@
-"""Control flow under second derivatives and checkpoints, with errors and random numbers inside."""
+"""Control flow under second derivatives and checkpoints, and with errors inside."""
 
 from __future__ import annotations
 
@@ -133,15 +133,3 @@ def test_an_error_of_a_step() -> None:
         by_steps(indexed)(x, at)
     assert str(got.value).splitlines()[0] == str(want.value).splitlines()[0]
     torch.testing.assert_close(compiled(x, at.clamp(max=2)), by_steps(indexed)(x, at.clamp(max=2)))
-
-
-def noisy(x: Tensor) -> Any:
-    return mapped(lambda a: torch.nn.functional.dropout(a, 0.5), x)
-
-
-def test_random_numbers_of_steps() -> None:
-    run((noisy, [(plain(5, 4),)]), fallback := by_steps(noisy))
-    compiled = framesmith.compile(noisy, strict=True)
-    with pytest.raises(framesmith.FramesmithError, match="random"):
-        compiled(t(5, 4))
-    assert fallback(t(5, 4)).requires_grad

@@ -11,7 +11,7 @@ library's operator is unknown, and refused.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from framesmith_aten.operators import (
     asks_sizes,
     gives_unknown_value,
     is_composite,
+    is_random,
     is_view,
     may_drop_ones,
     row,
@@ -92,6 +93,9 @@ class GraphTracer(LightDispatchMode):
         self.parts: list[Part] = []
         self.zeros = ZeroTangents()
         self._unbacked: dict[Any, list[Any]] = {}
+        #: What random operators have given; and, where an earlier run's are to be used again, those.
+        self.drawn: list[torch.Tensor] = []
+        self.saved_draws: Iterator[torch.Tensor] | None = None
         #: Whether an operator is running whose result a policy is asked about.
         self._asking = False
 
@@ -206,6 +210,8 @@ class GraphTracer(LightDispatchMode):
             if is_symbolic(out) and func not in LAYOUT_QUERIES:
                 self._number(func, args, kwargs, out)
             return
+        if is_random(func) and self._drawn_before([*tensors.values()]):
+            return
         # A lifted constant must not change: the graph computes with a copy of it.
         target = aten.clone.default if func in _LIFTS else func
         if is_view(func) and not isinstance(args[0], torch.Tensor):
@@ -223,6 +229,20 @@ class GraphTracer(LightDispatchMode):
             part = self.graph.create_node("call_function", operator.getitem, (node, at))
             self._describe(part, result)
             self._bind(result, part)
+
+    def _drawn_before(self, results: Sequence[torch.Tensor]) -> bool:
+        """Whether results of a random operator are those of an earlier run, which then stand for them."""
+        if self.saved_draws is None:
+            self.drawn += results
+            return False
+        for result in results:
+            saved = next(self.saved_draws, None)
+            if saved is None or (saved.dtype, saved.dim()) != (result.dtype, result.dim()):
+                raise TraceUnsupported("random-body", "random numbers", "a body draws others when it runs again")
+            with self:
+                laid = saved if has_stride(saved, result.stride()) else in_order(saved, dims_by_stride(result.stride()))
+            self._bind(result, self.node_of(laid))
+        return True
 
     def _number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         node = self.graph.create_node("call_function", func, self._strip(args), self._strip(kwargs))

@@ -41,11 +41,15 @@ Run = Callable[[GraphTracer, Sequence[Any]], Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class AtenBody:
-    """A traced body, fakes of its results, and numbers of the trace around it, which it takes after its operands."""
+    """A traced body, fakes of its results, and numbers of the trace around it, which it takes after its operands.
+
+    `drawn` are fakes of what its random operators give.
+    """
 
     module: fx.GraphModule
     results: list[torch.Tensor]
     numbers: list[Any]
+    drawn: list[torch.Tensor] = field(default_factory=list)
 
 
 def current_tracer() -> GraphTracer | None:
@@ -89,6 +93,17 @@ def slice_of(tracer: GraphTracer, value: torch.Tensor) -> torch.Tensor:
     return new_tensor(tracer, value, value.shape[1:], value.stride()[1:])
 
 
+def draws_of(child: GraphTracer) -> list[torch.Tensor]:
+    """Return what the random operators of a body have given, as its results."""
+    return [*map(functional.wrap, child.drawn)]
+
+
+def reuse_draws(child: GraphTracer, drawn: Sequence[torch.Tensor]) -> None:
+    """Have the random operators of a body give these tensors, of an earlier run of it."""
+    if drawn:
+        child.saved_draws = map(functional.current_value, drawn)
+
+
 def trace_body(
     tracer: GraphTracer, run: Run, examples: Sequence[Any], strides: Sequence[Strides | None] = ()
 ) -> AtenBody:
@@ -110,7 +125,7 @@ def trace_body(
         nodes = [_node_of(child, one, stride) for one, stride in zip(found, wanted, strict=True)]
     module = _finished(child, nodes)
     results: Any = module.graph.output_node().args[0]
-    return AtenBody(module, [node.meta["val"] for node in results], outer.captured)
+    return AtenBody(module, [node.meta["val"] for node in results], outer.captured, child.drawn)
 
 
 @contextmanager

@@ -15,7 +15,16 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace.control_flow import calls
-from framesmith_aot.trace.control_flow.bodies import AtenBody, TorchBody, current_tracer, example_of, trace_body
+from framesmith_aot.trace.control_flow.bodies import (
+    AtenBody,
+    Run,
+    TorchBody,
+    current_tracer,
+    draws_of,
+    example_of,
+    reuse_draws,
+    trace_body,
+)
 from framesmith_aot.trace.control_flow.calls import Tensors
 from framesmith_aot.trace.control_flow.gradients import (
     Saved,
@@ -38,56 +47,104 @@ class _Cond:
     counts: tuple[int, int]
 
     def recorded(self, condition: torch.Tensor, operands: Sequence[Any]) -> Tensors:
+        return self._called(condition, operands, self._traced(operands))
+
+    def recorded_with_draws(
+        self, condition: torch.Tensor, operands: Sequence[Any]
+    ) -> tuple[Tensors, tuple[Tensors, Tensors]]:
+        """Record it; return its results, and what each branch draws: zeros for the one that is not taken."""
+        bodies = self._traced(operands)
+        count, drawn = len(bodies[0].results), tuple(one.drawn for one in bodies)
+        if any(drawn):
+            bodies = self._traced(operands, drawn)
+        made, first, second = split(self._called(condition, operands, bodies), (count, len(drawn[0])))
+        return made, (first, second)
+
+    def _traced(self, operands: Sequence[Any], drawn: Sequence[Sequence[torch.Tensor]] = ()) -> list[AtenBody]:
+        """Trace both branches. With what they have `drawn`, they give it after their results."""
         tracer = calls.tracer()
+        shared, *captured = split(operands, self.counts)
+        found: list[AtenBody] = []
+        for taken, (body, own) in enumerate(zip(self.bodies, captured, strict=True)):
+            run = _giving_draws(body.run_in, drawn[:taken], drawn[taken + 1 :]) if drawn else body.run_in
+            strides = [one.stride() for one in found[0].results] if found else ()
+            with torch.no_grad():
+                found.append(trace_body(tracer, run, _examples(tracer, (*shared, *own)), strides))
+        return found
+
+    def _called(self, condition: torch.Tensor, operands: Sequence[Any], bodies: Sequence[AtenBody]) -> Tensors:
         shared, own, other = split(operands, self.counts)
-        with torch.no_grad():
-            first = trace_body(tracer, self.bodies[0].run_in, _examples(tracer, (*shared, *own)))
-            strides = [one.stride() for one in first.results]
-            second = trace_body(tracer, self.bodies[1].run_in, _examples(tracer, (*shared, *other)), strides)
+        first, second = bodies
         counts = len(shared), len(own) + len(first.numbers)
         given = (condition, *shared, *own, *first.numbers, *other, *second.numbers)
-        return calls.cond(tracer, (first, second), counts, given)
+        return calls.cond(calls.tracer(), bodies, counts, given)
 
     def gradients(
-        self, condition: torch.Tensor, operands: Sequence[Any], wants: Sequence[bool], grads: Tensors
+        self,
+        condition: torch.Tensor,
+        operands: Sequence[Any],
+        draws: tuple[Tensors, Tensors],
+        wants: Sequence[bool],
+        grads: Tensors,
     ) -> list[Any]:
         """Return the gradients of those operands that are wanted; zeros for those of the branch that is not taken."""
         tracer = calls.tracer()
-        examples = _examples(tracer, operands)
+        shared = (*operands, *grads, *draws[0], *draws[1])
+        examples = _examples(tracer, shared)
         strides = [_strides_of_gradient(one) for one in compress(examples, wants)]
-        given = [*examples, *_examples(tracer, grads)]
-        first, second = (trace_body(tracer, self._backward(taken, wants), given, strides) for taken in (True, False))
-        shared = (*operands, *grads)
+        sizes = len(grads), len(draws[0])
+        first, second = (
+            trace_body(tracer, self._backward(taken, wants, sizes), examples, strides) for taken in (True, False)
+        )
         numbers = (*first.numbers, *second.numbers)
         counts = len(shared), len(first.numbers)
         left = iter(calls.cond(tracer, (first, second), counts, (condition, *shared, *numbers)))
         return [next(left) if on else None for on in wants]
 
-    def _backward(self, taken: bool, wants: Sequence[bool]) -> Callable[..., list[torch.Tensor]]:
-        """Return the backward pass of a branch, of all operands and the gradients of the results."""
+    def _backward(
+        self, taken: bool, wants: Sequence[bool], sizes: tuple[int, int]
+    ) -> Callable[..., list[torch.Tensor]]:
+        """Return the backward pass of a branch, of all operands, the gradients of the results, and all draws."""
         count = len(wants)
         shared, true, false = split(range(count), self.counts)
         own = [*shared, *(true if taken else false)]
         step = backward_of(self.bodies[0 if taken else 1].run_in, [wants[at] for at in own])
 
         def run(child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
-            found = iter(step(child, [args[at] for at in own], args[count:]))
+            grads, first, second = split(args[count:], sizes)
+            reuse_draws(child, first if taken else second)
+            found = iter(step(child, [args[at] for at in own], grads))
             of_own = {at: next(found) for at in own if wants[at]}
             return [of_own[at] if at in of_own else torch.zeros_like(args[at]) for at in range(count) if wants[at]]
 
         return run
 
 
+def _giving_draws(run: Run, before: Sequence[Sequence[Any]], after: Sequence[Sequence[Any]]) -> Run:
+    """Return a branch that also gives what both draw: zeros for the other, which is `before` or `after` it."""
+
+    def zeros(drawn: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        return [zeros_of(one) for each in drawn for one in each]
+
+    def giving(child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
+        results = run(child, args)
+        return [*results, *zeros(before), *draws_of(child), *zeros(after)]
+
+    return giving
+
+
 class _CondFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Cond, condition: torch.Tensor, *operands: Any) -> Tensors:
-        ctx.call, ctx.saved = call, Saved(ctx, (condition, *operands), ())
-        return call.recorded(condition, operands)
+        results, (first, second) = call.recorded_with_draws(condition, operands)
+        ctx.call, ctx.saved, ctx.drawn_first = call, Saved(ctx, (condition, *operands), (*first, *second)), len(first)
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        (condition, *operands), _ = ctx.saved.read(ctx)
-        return None, None, *ctx.call.gradients(condition, operands, ctx.needs_input_grad[2:], grads)
+        (condition, *operands), drawn = ctx.saved.read(ctx)
+        draws = drawn[: ctx.drawn_first], drawn[ctx.drawn_first :]
+        return None, None, *ctx.call.gradients(condition, operands, draws, ctx.needs_input_grad[2:], grads)
 
 
 @dataclass(frozen=True)

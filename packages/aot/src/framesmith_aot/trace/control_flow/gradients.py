@@ -47,7 +47,7 @@ def flowing(
 
 
 def refuse_random(graph: fx.Graph) -> None:
-    """Raise AotUnsupported where a body that a backward pass runs again draws random numbers: they would be others."""
+    """Raise AotUnsupported where a body that a backward pass runs again draws other random numbers than before."""
     if any(map(is_random, calls_of(graph))):
         why = "the backward pass runs the body again, and would draw others"
         raise AotUnsupported("random-body", "random numbers in a function under control flow, with gradients", why)

@@ -24,8 +24,10 @@ from framesmith_aot.trace.control_flow.bodies import (
     AtenBody,
     TorchBody,
     current_tracer,
+    draws_of,
     example_of,
     new_tensor,
+    reuse_draws,
     slice_of,
     trace_body,
 )
@@ -51,24 +53,32 @@ class _Scan:
     counts: tuple[int, int]
     reverse: bool
 
-    def recorded(self, operands: Sequence[Any], history: bool) -> Tensors:
-        """Record the scan; with `history`, it also gives stacks of the carried values that its steps begin with."""
+    def recorded(self, operands: Sequence[Any], history: bool) -> tuple[Tensors, Tensors]:
+        """Record the scan, and return its results and its history.
+
+        That is stacks of the carried values that its steps begin with, and of what they draw.
+        """
         tracer = calls.tracer()
         carried, xs, captured = split(operands, self.counts)
         before = [example_of(tracer, one) for one in carried]
         examples = [*before, *(slice_of(tracer, one) for one in xs), *(example_of(tracer, one) for one in captured)]
 
         def run(child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
-            return [*self.body.run_in(child, args), *(args[: len(carried)] if history else ())]
+            results = self.body.run_in(child, args)
+            return [*results, *args[: len(carried)], *draws_of(child)] if history else [*results]
 
+        strides = [one.stride() for one in before]
         with torch.no_grad():
-            traced = trace_body(tracer, run, examples, [one.stride() for one in before])
-        return calls.scan(tracer, traced, self.reverse, carried, xs, captured)
+            traced = trace_body(tracer, run, examples, strides)
+        made = calls.scan(tracer, traced, self.reverse, carried, xs, captured)
+        count = len(made) - len(carried) - len(traced.drawn) if history else len(made)
+        return made[:count], made[count:]
 
     def gradients(self, operands: Sequence[Any], history: Tensors, wants: Sequence[bool], grads: Tensors) -> list[Any]:
         """Return the gradients of those operands that are wanted."""
         tracer = calls.tracer()
         carried, xs, captured = split(operands, self.counts)
+        history, draws = split(history, (len(carried),))
         flows = [*map(is_differentiable, carried)]
         wants = [*flows, *wants[len(carried) :]]
         into, arriving = grads[: len(carried)], [grad for grad in grads[len(carried) :] if is_differentiable(grad)]
@@ -77,9 +87,9 @@ class _Scan:
         step = _BackwardStep(
             backward_of(self.body.run_in, wants),
             [*map(is_differentiable, grads)],
-            (len(came), len(sums), len(arriving), len(carried), len(xs)),
+            (len(came), len(sums), len(arriving), len(carried), len(xs), len(draws)),
         )
-        moving, sliced = [*came, *sums], [*arriving, *history, *xs]
+        moving, sliced = [*came, *sums], [*arriving, *history, *xs, *draws]
         examples = [*(example_of(tracer, one) for one in moving), *(slice_of(tracer, one) for one in sliced)]
         examples += [example_of(tracer, one) for one in captured]
         traced = trace_body(tracer, step.run, examples, [one.stride() for one in moving])
@@ -94,15 +104,16 @@ class _BackwardStep:
     """The body of a scan's backward pass. `has_grad`: which results of a step have gradients.
 
     `sizes`: of its operands, which are gradients of the carried values, sums of those of captured values, gradients of
-    the other results, then what the step began with: carried values, slices, captured values.
+    the other results, then what the step began with, carried values and slices, what it drew, and captured values.
     """
 
     step: Backward
     has_grad: Sequence[bool]
-    sizes: tuple[int, int, int, int, int]
+    sizes: tuple[int, int, int, int, int, int]
 
     def run(self, child: GraphTracer, args: Sequence[Any]) -> list[torch.Tensor]:
-        came, sums, arriving, before, slices, captured = split(args, self.sizes)
+        came, sums, arriving, before, slices, draws, captured = split(args, self.sizes)
+        reuse_draws(child, draws)
         left = iter((*came, *arriving))
         given = [next(left) if on else None for on in self.has_grad]
         found = self.step(child, [*before, *slices, *captured], given)
@@ -115,9 +126,8 @@ class _ScanFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scan: _Scan, *operands: Any) -> Tensors:
-        made = scan.recorded(operands, history=True)
-        results = made[: len(made) - scan.counts[0]]
-        ctx.scan, ctx.saved = scan, Saved(ctx, operands, made[len(results) :])
+        results, history = scan.recorded(operands, history=True)
+        ctx.scan, ctx.saved = scan, Saved(ctx, operands, history)
         return results
 
     @staticmethod
@@ -284,7 +294,7 @@ def scan(body: TorchBody, counts: tuple[int, int], reverse: bool, *operands: Any
     if current_tracer() is None:
         return control_flow.scan(body, counts, reverse, *operands)  # type: ignore[arg-type]
     call = _Scan(body, counts, reverse)
-    return _scan(call, *operands) if calls.records_gradients(operands) else call.recorded(operands, history=False)
+    return _scan(call, *operands) if calls.records_gradients(operands) else call.recorded(operands, history=False)[0]
 
 
 def associative_scan(body: TorchBody, count: int, reverse: bool, *operands: Any) -> Tensors:
