@@ -72,7 +72,7 @@ def a_number_alone(x: Tensor) -> Any:
     return torch.cond(x.sum() > 0, lambda x: 1, lambda x: 2, (x,))
 
 
-def told_by_data(x: Tensor) -> Any:
+def of_unbacked_sizes(x: Tensor) -> Any:
     return mapped(lambda row: row[row > 0].sum() * row[row > 0].shape[0], x)
 
 
@@ -85,10 +85,10 @@ def unbound(x: Tensor) -> Any:
     return scan(lambda c, a: (c + torch.stack(a.unbind()[::-1]), c * 1), x[0], x)
 
 
-OTHERS: list[Callable[[Tensor], Any]] = [numbers_of_branches, a_number_alone, told_by_data, read_inside, unbound]
+OTHERS: list[Callable[[Tensor], Any]] = [numbers_of_branches, a_number_alone, of_unbacked_sizes, read_inside, unbound]
 backends = pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
 #: Programs whose bodies call `item`, or have results of sizes that data tell.
-READING = (of_a_tensor, told_by_data, read_inside)
+READING = (of_a_tensor, of_unbacked_sizes, read_inside)
 is_dynamic = pytest.mark.parametrize("dynamic", [None, True])
 
 
@@ -104,11 +104,11 @@ def test_inference(function: Callable[[Tensor], Any], backend: str, dynamic: boo
 
 def plain_of(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any] | None:
     """Return the program by steps where eager mode itself refuses it, or its gradients."""
-    return by_steps(function) if function in (told_by_data, read_inside, numbers_of_branches) else None
+    return by_steps(function) if function in (of_unbacked_sizes, read_inside, numbers_of_branches) else None
 
 
 @is_dynamic
-@pytest.mark.parametrize("function", [numbers_of_branches, told_by_data, read_inside, unbound])
+@pytest.mark.parametrize("function", [numbers_of_branches, of_unbacked_sizes, read_inside, unbound])
 def test_training(function: Callable[[Tensor], Any], dynamic: bool) -> None:
     run((lambda x: function(x), [(t(4, 3),), (t(4, 3),)]), plain_of(function), dynamic=dynamic)
 

@@ -27,7 +27,7 @@ NOT_CALLED = {
     "local_map_hop": "it takes an FX module with placements of DTensors, which torch.distributed makes",
     "inline_asm_elementwise": "machine code of a GPU: on the CPU eager mode raises an error",
 }
-#: What eager mode alone accepts: a loop whose values change their type, and attention of integers.
+#: Samples that eager mode alone accepts: a loop whose values change their type, and attention of integers.
 OUTSIDE = {("while_loop_stack_output", torch.int64), ("flex_attention", torch.int64)}
 DTYPES = [torch.float32, torch.float16, torch.int64]
 

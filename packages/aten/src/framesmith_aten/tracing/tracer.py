@@ -93,7 +93,7 @@ class GraphTracer(LightDispatchMode):
         self.parts: list[Part] = []
         self.zeros = ZeroTangents()
         self._unbacked: dict[Any, list[Any]] = {}
-        #: What random operators have given; and, where an earlier run's are to be used again, those.
+        #: Results of random operators; and those of an earlier run, where they are used again.
         self.drawn: list[torch.Tensor] = []
         self.saved_draws: Iterator[torch.Tensor] | None = None
         #: Whether an operator is running whose result a policy is asked about.
