@@ -87,7 +87,7 @@ def unbound(x: Tensor) -> Any:
 
 OTHERS: list[Callable[[Tensor], Any]] = [numbers_of_branches, a_number_alone, of_unbacked_sizes, read_inside, unbound]
 backends = pytest.mark.parametrize("backend", ["cpu", "aot_eager", "eager"])
-#: Programs whose bodies call `item`, or have results of sizes that data tell.
+#: Programs whose bodies call `item`, or have results of unbacked sizes.
 READING = (of_a_tensor, of_unbacked_sizes, read_inside)
 is_dynamic = pytest.mark.parametrize("dynamic", [None, True])
 
