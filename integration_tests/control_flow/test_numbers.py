@@ -25,7 +25,7 @@ def from_a_size(x: Tensor) -> Any:
     return while_loop(lambda i, y: i < x.shape[0] * 2, lambda i, y: (i + 1, y * 1), (x.shape[0], x))
 
 
-def places(x: Tensor) -> Any:
+def positions(x: Tensor) -> Any:
     return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y + y.narrow(0, i, 1) + y[i]), (0, x))
 
 
@@ -60,7 +60,7 @@ def result_used(x: Tensor) -> Any:
 
 
 LOOPS: list[Callable[[Tensor], Any]] = [
-    counted, from_a_size, places, never, of_a_tensor, in_trees, conditions, constant_condition, result_used,
+    counted, from_a_size, positions, never, of_a_tensor, in_trees, conditions, constant_condition, result_used,
 ]  # fmt: skip
 
 
