@@ -8,7 +8,7 @@ import pytest
 from sideeffects_fakes import Constant, Container, NewObject, existing, new
 
 from framesmith_guards import LocalSource
-from framesmith_sideeffects import Journal, MutationRefused
+from framesmith_sideeffects import ChangedAcrossCall, Journal, MutationRefused
 
 
 class Plain:
@@ -135,3 +135,21 @@ def test_an_inner_body_restores_what_an_outer_one_changes() -> None:
             found.items = [second]
         found.items = [first]
     assert journal.is_empty()
+
+
+def test_nothing_changes_on_both_sides_of_an_ordered_call() -> None:
+    """Neither what was changed before it, nor a new object that an older one holds by then."""
+    journal = Journal()
+    changed, other = existing(journal, "a", []), existing(journal, "b", [])
+    shown, hidden = new(journal, list), new(journal, list)
+    journal.mutate(changed)
+    changed.items.append(shown)
+    journal.record_ordered_call(print)
+    for value in (changed, shown):
+        with pytest.raises(ChangedAcrossCall):
+            journal.mutate(value)
+    for value in (other, hidden):
+        journal.mutate(value)
+    journal.record_ordered_call(print)
+    with pytest.raises(ChangedAcrossCall):
+        journal.mutate(other)

@@ -56,8 +56,8 @@ class Effects:
     `undone_by_sums`, `restrided`: operands of views that `table.Row.undone_by_sums` and `is_view_by_strides` hold of;
     `has_offset`: one of the latter gives a storage offset. `random`: they may draw random numbers. `may_fail`: they
     can raise on some data. `unproven`: no probe could show that their kernels accept such arguments.
-    `irreversible`: they return no tensors, or are not torch's own, so they may do anything. `external`: one that is not
-    torch's own returns nothing and writes to no operand, so that its effect is outside of tensors.
+    `irreversible`: they return no tensors, or are not torch's own, so they may do anything. `external`: one has an
+    effect outside of tensors (`operators.has_external_effect`).
     """
 
     written: list[torch.Tensor] = field(default_factory=list)

@@ -53,6 +53,19 @@ def is_custom(op: Any) -> bool:
     return isinstance(op, OpOverload) and op.namespace not in TRUSTED
 
 
+def has_external_effect(op: Any) -> bool:
+    """Whether the operator acts outside of tensors: it returns and writes nothing, or torch has its effect registered.
+
+    The registration is `torch.library.CustomOpDef.register_effect`; other operators are taken at their schema's word.
+    """
+    if not is_custom(op):
+        return False
+    if not (op._schema.returns or is_mutable(op)):
+        return True
+    registered = getattr(unstable.custom_operators.find(op.name()), "effect", None)
+    return getattr(registered, "effect", None) is not None
+
+
 def is_view(op: Any) -> bool:
     """Whether the result shares (or may share) memory with the first argument.
 

@@ -27,9 +27,9 @@ from framesmith_aten.operators import (
     asks_sizes,
     changes_metadata,
     gives_unknown_value,
+    has_external_effect,
     is_composite,
     is_custom,
-    is_mutable,
     is_random,
     is_view_by_strides,
     may_drop_ones,
@@ -213,7 +213,7 @@ class OperatorLog(LightDispatchMode):
             effects.has_offset |= arguments(op, args, kwargs)["storage_offset"] is not None
         effects.random |= is_random(op)
         effects.irreversible |= is_custom(op) or not op._schema.returns
-        effects.external |= is_custom(op) and not (op._schema.returns or is_mutable(op))
+        effects.external |= has_external_effect(op)
         fails = may_fail(op, args, kwargs)
         effects.may_fail |= fails
         effects.unproven |= not answer.certain and not fails

@@ -59,6 +59,9 @@ class OpenFrame(Protocol):
     def location(self) -> Location:
         """The frame's location in the user's program."""
 
+    def may_catch(self) -> bool:
+        """Whether code of the frame, other than torch's contexts, may see an exception that the instruction raises."""
+
 
 @dataclass(slots=True)
 class TraceState:

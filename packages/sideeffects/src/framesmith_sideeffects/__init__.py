@@ -9,12 +9,13 @@ from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedContainer, TracedValue
 from framesmith_sideeffects.replay import Replay
-from framesmith_sideeffects.restriction import MutationRefused, NotMadeHere
+from framesmith_sideeffects.restriction import ChangedAcrossCall, MutationRefused, NotMadeHere
 
 __all__ = [
     "DELETED",
     "CannotLoad",
     "Change",
+    "ChangedAcrossCall",
     "Deleted",
     "Difference",
     "GlobalChange",

@@ -15,7 +15,7 @@ from framesmith_sideeffects.liveness import parts, reachable
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin, mutation_of
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedValue, is_new
-from framesmith_sideeffects.restriction import MutationRefused, NestedBody, NotMadeHere, described
+from framesmith_sideeffects.restriction import ChangedAcrossCall, MutationRefused, NestedBody, NotMadeHere, described
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -36,6 +36,7 @@ class Journal(Generic[V]):
         self._attributes: dict[int, dict[str, V | Deleted]] = {}
         self._globals: dict[int, dict[str, Any]] = {}
         self._calls = 0
+        self._sealed: frozenset[Key | int] = frozenset()
         self._live: tuple[TracedValue, ...] | None = None
         self._reached: dict[int, TracedValue] | None = None
         self._saved: dict[int, object] | None = None
@@ -133,6 +134,7 @@ class Journal(Generic[V]):
         """Note that a container's contents change. Raises NotTracked when the value is immutable here."""
         self._require(value, contents=True)
         key = ("contents", id(value))
+        self._check_order(key, value)
         known = self._changes.get(key)
         version = known.version + 1 if isinstance(known, ContentsChange) else 1
         self._changes[key] = ContentsChange(value, version)
@@ -145,6 +147,7 @@ class Journal(Generic[V]):
         """Note `value.name = new`, bypassing properties and `__setattr__` of the class."""
         self._require(value)
         key = ("attribute", id(value), name)
+        self._check_order(key, value)
         known = self._changes.get(key)
         deletes = isinstance(known, AttributeChange) and known.deletes
         if isinstance(known, AttributeChange) and isinstance(known.new, Deleted):
@@ -156,6 +159,7 @@ class Journal(Generic[V]):
         """Note `del value.name`; the attribute must exist. One stored by the trace alone leaves no change."""
         self._require(value)
         key = ("attribute", id(value), name)
+        self._check_order(key, value)
         self._changes.pop(key, None)
         if id(value) in self._real and has_own_attribute(self._real[id(value)], name):
             self._changes[key] = AttributeChange(value, name, DELETED, deletes=True)
@@ -208,12 +212,14 @@ class Journal(Generic[V]):
             self._set_global(owner, name, DELETED, source)
         else:
             self._refuse_outside(f"the global {name!r}")
+            self._check_order(("global", id(owner), name))
             self._changes.pop(("global", id(owner), name), None)
 
     def _set_global(self, owner: dict[str, Any], name: str, new: V | Deleted, source: Source | None) -> None:
         self._refuse_outside(f"the global {name!r}")
         self._globals[id(owner)] = owner  # kept alive: the key is its id
         key = ("global", id(owner), name)
+        self._check_order(key)
         known = self._changes.get(key)
         deletes = new is DELETED or (isinstance(known, GlobalChange) and known.deletes)
         if isinstance(known, GlobalChange) and (new is DELETED or known.new is DELETED):
@@ -240,10 +246,24 @@ class Journal(Generic[V]):
         self._changes["call", self._calls] = CallChange(function, args)
         return self._calls
 
+    def record_ordered_call(self, function: Callable[..., Any], *args: TracedValue) -> None:
+        """Note a call that may raise: mutations noted so far are made by then, and later ones are not.
+
+        A later mutation of what was mutated before, or of a new object that is shown by then, raises ChangedAcrossCall.
+        """
+        shown = reachable(self.escaping(), self.held_values)
+        self.record_call(function, *args)
+        self._sealed = frozenset([*self._changes, *(key for key, value in shown.items() if is_new(value))])
+
+    def _check_order(self, key: Key, value: TracedValue | None = None) -> None:
+        if self._sealed and (key in self._sealed or id(value) in self._sealed):
+            raise ChangedAcrossCall(f"the {key[0]} {key[-1]!r}" if value is None else f"a {described(value)}")
+
     def forget_call(self, number: int) -> None:
         """Drop a call noted by `record_call`, whose effect the program has undone."""
         change = self._changes["call", number]
         self._refuse_outside(f"what {getattr(change, 'function', change)} has changed")
+        self._check_order(("call", number))
         del self._changes["call", number]
 
     # Pruning and the changes to replay
@@ -360,6 +380,7 @@ class Journal(Generic[V]):
         self._attributes = {key: dict(pending) for key, pending in other._attributes.items()}
         self._globals = dict(other._globals)
         self._calls = other._calls
+        self._sealed = other._sealed
         self._lent = dict(other._lent)
         self._live = other._live
         self._reached = None

@@ -15,6 +15,13 @@ class MutationRefused(TypeError):
         self.body = body
 
 
+class ChangedAcrossCall(MutationRefused):
+    """An object changes again after a call that may raise: it would have both changes before the call, or none."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("what follows a call that may raise", f"{what} again")
+
+
 class NotMadeHere(TypeError):
     """A replay needs an object that `maker` makes when the compiled code runs."""
 

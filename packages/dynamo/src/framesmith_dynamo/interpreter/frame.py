@@ -13,6 +13,7 @@ from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, TraceFacts, Value
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
+from framesmith_dynamo.values.exits import ExitValue
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.lookup.entries import SETTLED_KINDS, guard_same
 from framesmith_dynamo.values.lookup.libraries import is_settled
@@ -20,6 +21,7 @@ from framesmith_dynamo.values.lookup.static import is_compared_by_code
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.torch_api.contexts import TorchContextValue
 from framesmith_dynamo.values.wrap import wrap_object
 from framesmith_dynamo.values.wrap_registry import build
 from framesmith_guards import Guard, GuardError, HandledExceptionSource, Location, ShapeExpr, TensorSpec
@@ -109,6 +111,20 @@ class Frame:
         self.result: Value | None = None
         self.handled: Value | None = None
         self.locals_were_read = False
+
+    def may_catch(self) -> bool:
+        """Whether code of the frame, other than torch's contexts, may see an exception that the instruction raises.
+
+        The handlers around a `with` statement are its own, and that which forgets the exception at its end.
+        """
+        code, protection = self.code, self.code.protections[self.pc - 1]
+        while protection is not None:
+            first, second = (one.op for one in code.instrs[protection.target : protection.target + 2])
+            if (first, second) != ("PUSH_EXC_INFO", "WITH_EXCEPT_START") and first != "COPY":
+                return True
+            protection = code.protections[protection.target]
+        exits = [one for one in self.stack if isinstance(one, ExitValue)]
+        return not all(isinstance(one.manager, TorchContextValue) for one in exits)
 
     # The value stack
 

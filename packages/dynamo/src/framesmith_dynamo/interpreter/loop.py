@@ -11,6 +11,7 @@ from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded, loop_instructions
 from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.tensor_calls.ordered_effects import EFFECT_BETWEEN
 from framesmith_dynamo.torch_switches import torch_names
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values import namespaces
@@ -28,7 +29,7 @@ from framesmith_guards import (
     note_location,
 )
 from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
-from framesmith_sideeffects import MutationRefused
+from framesmith_sideeffects import ChangedAcrossCall, MutationRefused
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Instr
@@ -161,7 +162,8 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
         except GuardOnDataDependentSymNode as error:
             _plan_ending(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision on unbacked data: {error.cond}"))
         except MutationRefused as error:
-            _plan_ending(frame, log, came, GraphBreak(CACHED_OBJECT_CHANGED, str(error)))
+            kind = EFFECT_BETWEEN if isinstance(error, ChangedAcrossCall) else CACHED_OBJECT_CHANGED
+            _plan_ending(frame, log, came, GraphBreak(kind, str(error)))
         except RecursionError as error:
             _plan_ending(
                 frame, log, came, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")

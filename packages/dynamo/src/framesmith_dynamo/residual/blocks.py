@@ -1,6 +1,6 @@
 """Continuations inside `with` and `try` blocks: context managers are entered for real, exceptions reach their handlers.
 
-An open block is a slot of the value stack that holds its exit (`handlers.contexts.ExitValue`). Objects whose
+An open block is a slot of the value stack that holds its exit (`values.exits.ExitValue`). Objects whose
 `__enter__` was traced are in the right state once the journal has been replayed; torch's context managers, which the
 trace only recorded in the graph, are created and entered again.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
+from framesmith_dynamo.values.exits import ExitValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.torch_api.contexts import (
     AutocastValue,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal
 from framesmith_bytecode import EXIT_SLOTS, ITERATOR_SLOTS, OPS, UNBOUND, Instr, Label, hand_over, pops, pushes
 from framesmith_dynamo.breaks import READS_OWN_LOCALS, GraphBreak
 from framesmith_dynamo.interpreter.generator import LIVE_GENERATOR
-from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot, callable_slots
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import NO_CONTINUATION, continuation_at
 from framesmith_dynamo.residual.mutated_inputs import mark_mutated_inputs
 from framesmith_dynamo.residual.profitability import is_unprofitable
 from framesmith_dynamo.residual.straight_line import straight_line_code_at
+from framesmith_dynamo.values.exits import ExitValue
 from framesmith_dynamo.values.torch_api.contexts import TorchContextValue
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from framesmith_aten.tensor_methods import concerns_pinning
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.graph.fx_arguments import NotExpressible
+from framesmith_dynamo.tensor_calls.ordered_effects import EFFECT_READS, after_graph, writes_too_early
 from framesmith_dynamo.tensor_calls.rollback import changed_histories, check_rollback, guard_change
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
@@ -249,6 +250,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
     result, effects = _on_fakes(frame, target, graph_args, graph_kwargs)
+    if effects.external and result is None and after_graph(frame, frame.state, target, args, kwargs):
+        return frame.constant(None)
     try:
         node = builder.record(target, graph_args, graph_kwargs, result, effects)
     except (TraceUnsupported, NotExpressible) as error:
@@ -261,6 +264,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     hooked, written = frame.facts.hooked, effects_of(node).written
     if hooked and any(storage_id(one) in hooked for one in written if one.layout is torch.strided):
         raise GraphBreak(HOOKED, _name(target))
+    if writes_too_early(frame, builder, written):
+        raise GraphBreak(EFFECT_READS, _name(target))
     for fake in effects_of(node).restrided:
         within = any([*guarded_offsets(frame, builder, fake)])  # all of them, even if nothing breaks
         if within and (effects.has_offset or (fake.requires_grad and torch.is_grad_enabled())):

@@ -115,6 +115,8 @@ class TraceFacts:
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
     #: The storages of fakes with hooks to register after the graph.
     hooked: set[int] = field(default_factory=set)
+    #: The storages of fakes that operators with effects read after the graph; None if no such operator is called.
+    read_after_graph: set[int] | None = None
     #: Tensors of the trace, by id, that keep their gradients.
     retains_grad: set[int] = field(default_factory=set)
     #: The autograd nodes of tensors that modules with backward hooks take and return, by the id of the tensor.

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_bytecode import EXIT_SLOTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.method_slots import callable_slots
-from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.errors import namesake, refuse_positional
+from framesmith_dynamo.values.exits import ExitValue
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.exceptions import TracebackValue
 
 if TYPE_CHECKING:
-    from framesmith_bytecode import Codegen
-
-
-class ExitValue(Value):
-    """The `__exit__` that a `with` statement saves for the end of its block."""
-
-    __slots__ = ("manager",)
-
-    def __init__(self, manager: Value) -> None:
-        super().__init__()
-        self.manager = manager
-
-    def python_type(self) -> type:
-        return MethodType
-
-    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        return self.manager.exit_(tr, args)
-
-    def referents(self) -> Iterable[Value]:
-        return (self.manager,)
-
-    def reconstruct(self, codegen: Codegen) -> None:
-        codegen(self.manager)
-        codegen.load_attr("__exit__")
+    pass
 
 
 def enter(manager: Any, *methods: str) -> None:

@@ -1,0 +1,92 @@
+"""Operators with effects outside of tensors: called after the graph, among the program's other side effects.
+
+A graph that fails on its data has called none of them, so its frame can begin again eagerly; each runs once, in the
+program's order. See docs/design/frontend/0006-failed-graphs-leave-no-effects.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from framesmith_aten.layouts import storage_id
+from framesmith_dynamo.breaks import register_break
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_sideeffects import MutationRefused
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.graph.builder import GraphBuilder
+    from framesmith_dynamo.trace_state import TraceState
+
+EFFECT_READS = register_break(
+    "effect-reads-changed",
+    what="after a call of an operator with effects, a tensor is changed in place that it reads, or that is an input",
+    why="the operator is called after the graph: it would see the change, which would be made even if it raises",
+    hint="change a clone, or make the change before the operator is called",
+)
+EFFECT_BETWEEN = register_break(
+    "effect-between-changes",
+    what="an object changes before and after a call of an operator with effects",
+    why="its changes are made at once, and the operator may raise, or look at it",
+    hint="make one change, before or after the operator is called",
+)
+
+
+def after_graph(tr: Tracer, state: TraceState, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Note a call of an operator that returns nothing for after the graph; False where it has to be a node.
+
+    So it is in bodies, for arguments that may change until then, and where the program may catch its error.
+    """
+    given = [*args, *kwargs.values()]
+    body = tr.facts.body
+    if body.level or body.functions or body.reentrant or state.builder.checkpoint is not None:
+        return False
+    if state.builder.is_in_region or not all(map(_is_fixed, given)):
+        return False
+    if any(one.may_catch() for one in state.running) or state.handled is not None:
+        return False
+    try:
+        tr.journal.record_ordered_call(_called_with(target, len(args), tuple(kwargs)), *map(_as_it_is, given))
+    except MutationRefused:
+        return False
+    read = {storage_id(one.fake) for one in given if isinstance(one, TensorValue)}
+    tr.facts.read_after_graph = read | (tr.facts.read_after_graph or set())
+    return True
+
+
+def writes_too_early(tr: Tracer, builder: GraphBuilder, written: Sequence[torch.Tensor]) -> bool:
+    """Whether a call writes to memory of an input, or that an operator reads, which is called after the graph."""
+    read = tr.facts.read_after_graph
+    if read is None or not written:
+        return False
+    inputs = {storage_id(ref.fake) for ref in builder.inputs if ref.fake.layout is torch.strided}
+    return any(storage_id(one) in read | inputs for one in written if one.layout is torch.strided)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether an argument is a tensor, or a constant."""
+    if isinstance(value, TensorValue):
+        return value.fake.layout is torch.strided
+    return isinstance(value, Value) and value.can_be_constant()
+
+
+def _as_it_is(value: Value) -> Value:
+    """Return a value that stands for the same tensor even if the program's becomes another one."""
+    return TensorValue(value.ref, cls=value.cls, source=value.source) if isinstance(value, TensorValue) else value
+
+
+@functools.cache
+def _called_with(target: Any, count: int, names: tuple[str, ...]) -> Callable[..., None]:
+    """Return the call of an operator with `count` arguments by position, and others by name."""
+    if not names:
+        return target  # type: ignore[no-any-return]
+
+    @functools.wraps(target)
+    def call(*given: Any) -> None:
+        target(*given[:count], **dict(zip(names, given[count:], strict=True)))
+
+    return call
