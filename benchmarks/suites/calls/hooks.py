@@ -10,6 +10,8 @@ from torch import nn
 
 from benchmarks.harness.candidates import available, wrap
 from benchmarks.harness.timing import Row, compare, print_rows
+from benchmarks.suites.calls.hook_programs import PROGRAMS, RAN, Program
+from benchmarks.suites.calls.hook_programs import WIDTH as PROGRAM_WIDTH
 
 WIDTH, ROWS, LAYERS = 64, 32, 4
 
@@ -95,7 +97,26 @@ def run() -> list[Row]:
         found = compare(f"{case.__name__}, {LAYERS} layers, {ROWS} x {WIDTH}", steps)
         print_rows(found)
         rows += found
+    for name, made in PROGRAMS.items():
+        found = compare(name, {candidate: _program_step(candidate, made) for candidate in available()})
+        print_rows(found)
+        rows += found
     return rows
+
+
+def _program_step(candidate: str, made: Program) -> Callable[[], object]:
+    function, model = made()
+    compiled = wrap(candidate, function)
+    x = torch.randn(4, PROGRAM_WIDTH, requires_grad=True)
+
+    def step() -> None:
+        RAN.clear()
+        x.grad = None
+        model.zero_grad()
+        result = compiled(x)
+        (result[0] if isinstance(result, tuple) else result).backward()
+
+    return step
 
 
 def _step(function: Step) -> Callable[[], object]:
