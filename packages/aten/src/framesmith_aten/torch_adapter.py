@@ -20,6 +20,8 @@ def never(asked: object) -> bool:
     return False
 
 
+_MAPPED: Final = "control flow under torch.vmap fails to compile"
+
 unstable: Final = Needs(
     "aten",
     (
@@ -52,6 +54,10 @@ unstable: Final = Needs(
             "rules of torch.autograd.Functions for torch.vmap break the graph",
             name="unwrap_batch",
         ),
+        need("torch._C._functorch.peek_interpreter_stack", _MAPPED),
+        need("torch._C._functorch.TransformType", _MAPPED),
+        need("torch._C._functorch._add_batch_dim", _MAPPED),
+        need("torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter", _MAPPED),
         need("torch._C._ForceDispatchKeyGuard", _FORWARD),
         need("torch._C._dispatch_tls_local_include_set", _FORWARD, name="keys_included"),
         need("torch._C._dispatch_tls_local_exclude_set", _FORWARD, name="keys_excluded"),

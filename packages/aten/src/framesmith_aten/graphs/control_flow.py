@@ -21,6 +21,7 @@ from torch import fx
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes.symbols import unbacked_size
+from framesmith_aten.graphs import batched
 from framesmith_aten.graphs.transforms import function_of
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.torch_adapter import unstable
@@ -37,6 +38,10 @@ def cond(
     `counts`: of the arguments of both bodies, and of the values that `when_true` captures. `operands` are these
     arguments, these values, and those that `when_false` captures.
     """
+    if batched.is_batched():
+        return batched.cond(
+            lambda bodies, below: cond(*bodies, counts, *below), (when_true, when_false), counts, condition, operands
+        )
     shared, captured = counts
 
     def branch(taken: bool, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
@@ -136,6 +141,8 @@ def scan(body: Body, counts: tuple[int, int], reverse: bool, *operands: Any) -> 
     values, these tensors, and the values that `body` captures. In `reverse` the last slice comes first. A step's
     results lie in the stacks where its slices do.
     """
+    if batched.is_batched():
+        return batched.scan(lambda bodies, below: scan(*bodies, counts, reverse, *below), body, counts, operands)
     carries, sliced = counts
     step = function_of(body)
     if are_fake(operands):

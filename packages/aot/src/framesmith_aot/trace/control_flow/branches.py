@@ -34,7 +34,7 @@ from framesmith_aot.trace.control_flow.gradients import (
     split,
     zeros_of,
 )
-from framesmith_aten.graphs import control_flow
+from framesmith_aten.graphs import batched, control_flow
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.tracing.tracer import GraphTracer
 
@@ -234,6 +234,10 @@ def cond(
     when_true: TorchBody, when_false: TorchBody, counts: tuple[int, int], condition: Any, *operands: Any
 ) -> Tensors:
     """The same as a node of the traced graph."""
+    if batched.is_batched():
+        return batched.cond(
+            lambda bodies, below: cond(*bodies, counts, *below), (when_true, when_false), counts, condition, operands
+        )
     if current_tracer() is None:
         return control_flow.cond(when_true, when_false, counts, condition, *operands)  # type: ignore[arg-type]
     call = _Cond((when_true, when_false), counts)

@@ -41,7 +41,7 @@ from framesmith_aot.trace.control_flow.gradients import (
     split,
     zeros_of,
 )
-from framesmith_aten.graphs import control_flow
+from framesmith_aten.graphs import batched, control_flow
 from framesmith_aten.tracing.tracer import GraphTracer
 
 
@@ -291,6 +291,8 @@ _associative_scan: Callable[..., Tensors] = _AssociativeScanFunction.apply
 
 def scan(body: TorchBody, counts: tuple[int, int], reverse: bool, *operands: Any) -> Tensors:
     """The same as a node of the traced graph."""
+    if batched.is_batched():
+        return batched.scan(lambda bodies, below: scan(*bodies, counts, reverse, *below), body, counts, operands)
     if current_tracer() is None:
         return control_flow.scan(body, counts, reverse, *operands)  # type: ignore[arg-type]
     call = _Scan(body, counts, reverse)

@@ -32,6 +32,7 @@ from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.higher_order.derivatives.arguments import Tree, tree_of
 from framesmith_dynamo.values.higher_order.subgraphs import in_body, recorded_call
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.transform_levels import Kind
 from framesmith_guards.contexts import ambient
 
 CONTROL_FLOW = register_break(
@@ -72,10 +73,11 @@ class Body:
         return self.returned.again(tr, leaves)
 
 
-def refuse_transforms(tr: Tracer) -> None:
-    """Break in the body of a function transform."""
-    if tr.facts.body.level:
-        raise GraphBreak(CONTROL_FLOW, "a function transform of torch is active")
+def refuse_transforms(tr: Tracer, allowed: Sequence[Kind] = ()) -> None:
+    """Break in the body of a function transform, but those `allowed`."""
+    level = tr.facts.body.level
+    if level and any(one.kind not in allowed for one in level.outwards()):
+        raise GraphBreak(CONTROL_FLOW, "a function transform of torch that does not allow it is active")
 
 
 def tensors(values: Sequence[Value], what: str) -> list[TensorValue]:
@@ -185,7 +187,7 @@ def cond(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _cond_of_data(tr: Tracer, condition: TensorValue, branches: Sequence[Value], operands: Sequence[Value]) -> Value:
     """Record both branches. Their arguments are captured like all else."""
-    refuse_transforms(tr)
+    refuse_transforms(tr, ("vmap",))
     if not equal(condition.fake.numel(), 1):
         raise GraphBreak(CONTROL_FLOW, "the condition has more than one element, or none")
     tensors(tree_of(tr, TupleValue([*operands])).leaves, "operands")

@@ -12,6 +12,7 @@ from typing import Final
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.symbolic import equal, is_unbacked
 from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.polyfills import scans as polyfills
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, named
@@ -40,7 +41,6 @@ MOVES_BACK: Final = any(
 @handles(unstable.associative_scan)
 def associative_scan(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise")`."""
-    refuse_transforms(tr)
     names = ("combine_fn", "xs", "dim", "reverse", "combine_mode")
     given = named(tr, unstable.associative_scan, args, kwargs, names, 3)
     mode = given["combine_mode"].as_plain() if "combine_mode" in given else "pointwise"
@@ -53,11 +53,14 @@ def associative_scan(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     length = moved[0].fake.shape[0]
     if not all(equal(one.fake.shape[0], length) for one in moved):
         raise GraphBreak(CONTROL_FLOW, "lengths differ")
+    if tr.facts.body.level:
+        _joining(tr, given["combine_fn"], tree, moved)  # for its checks
+        settings = tr.constant(dim), tr.constant(reverse)
+        return tr.call(tr.constant(polyfills.associative_scan), (given["combine_fn"], given["xs"], *settings), {})
     results: Sequence[Value] = [_flipped(tr, one) for one in moved] if reverse else moved
     if not equal(length, 1):
         body = _joining(tr, given["combine_fn"], tree, moved)
-        settings = len(moved), reverse
-        results = recorded_call(tr, control_flow.associative_scan, (body.graph,), settings, moved)
+        results = recorded_call(tr, control_flow.associative_scan, (body.graph,), (len(moved), reverse), moved)
     return tree.again(tr, _moved(tr, tensors(results, "results"), 0, dim))
 
 
@@ -72,7 +75,7 @@ def _joining(tr: Tracer, function: Value, tree: Tree, xs: Sequence[TensorValue])
 @handles(unstable.scan)
 def scan(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`scan(combine_fn, init, xs, *, dim=0, reverse=False)`."""
-    refuse_transforms(tr)
+    refuse_transforms(tr, ("vmap",))
     given = named(tr, unstable.scan, args, kwargs, ("combine_fn", "init", "xs", "dim", "reverse"), 3)
     inits, sliced = tree_of(tr, given["init"]), tree_of(tr, given["xs"])
     if not sliced.leaves:
@@ -111,7 +114,7 @@ def _next_carried(tr: Tracer, body: Body) -> list[TensorValue]:
 @handles(unstable.map)
 def map_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`map(f, xs, *args)`: a scan that carries nothing."""
-    refuse_transforms(tr)
+    refuse_transforms(tr, ("vmap",))
     if kwargs or len(args) < 2:
         raise GraphBreak(CONTROL_FLOW, "map is given keywords, or nothing to map")
     function, mapped, *rest = args
