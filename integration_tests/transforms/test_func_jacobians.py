@@ -13,20 +13,22 @@ from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import framesmith
-from integration_tests.transforms.transforms import Program, Tensor, m, outcome, output_of_new_process, plain, run, t
+from integration_tests.transforms.transforms import (
+    Program,
+    Programs,
+    Tensor,
+    m,
+    outcome,
+    output_of_new_process,
+    plain,
+    run,
+    t,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
-PROGRAMS: dict[str, Callable[[], Program]] = {}
-
-
-def simple(name: str, function: Callable[..., Any], *args: Callable[[], Any]) -> None:
-    PROGRAMS[name] = lambda: (function, [tuple(make() for make in args)])
-
-
-def program(make: Callable[[], Program]) -> Callable[[], Program]:
-    PROGRAMS[make.__name__] = make
-    return make
+PROGRAMS = Programs()
+simple, program = PROGRAMS.simple, PROGRAMS.program
 
 
 def f(x: Tensor) -> Tensor:

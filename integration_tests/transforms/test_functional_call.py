@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 import framesmith
-from integration_tests.transforms.transforms import Program, Tensor, outcome, plain, run, t
+from integration_tests.transforms.transforms import Programs, Tensor, outcome, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -31,11 +28,8 @@ class Tied(nn.Module):
 
 LAYER, TIED = nn.Linear(8, 8), Tied()
 NORM = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
-PROGRAMS: dict[str, Callable[[], Program]] = {}
-
-
-def simple(name: str, function: Callable[..., Any], *args: Callable[[], Any]) -> None:
-    PROGRAMS[name] = lambda: (function, [tuple(make() for make in args)])
+PROGRAMS = Programs()
+simple = PROGRAMS.simple
 
 
 def values(module: nn.Module, *, needs: bool = True) -> dict[str, Tensor]:

@@ -13,23 +13,19 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from integration_tests.transforms.transforms import Program, Tensor, close, plain, run, t
+from integration_tests.transforms.transforms import Program, Programs, Tensor, close, plain, run, t
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
 vmap = torch.vmap
 Pair = namedtuple("Pair", "p q")
-PROGRAMS: dict[str, Callable[[], Program]] = {}
-
-
-def program(make: Callable[[], Program]) -> Callable[[], Program]:
-    PROGRAMS[make.__name__] = make
-    return make
+PROGRAMS = Programs()
+program = PROGRAMS.program
 
 
 def simple(name: str, function: Callable[..., Any], *args: Callable[[], Any], **options: Any) -> None:
     """A program of one call of a mapped function; its arguments are made when it runs."""
-    PROGRAMS[name] = lambda: (vmap(function, **options), [tuple(make() for make in args)])
+    PROGRAMS.simple(name, vmap(function, **options), *args)
 
 
 def m(*sizes: int) -> Callable[[], Tensor]:

@@ -18,6 +18,19 @@ Tensor = torch.Tensor
 Program = tuple[Callable[..., Any], list[tuple[Any, ...]]]
 
 
+class Programs(dict[str, Callable[[], Program]]):
+    """Programs by name; the arguments of each are made when it runs."""
+
+    def simple(self, name: str, function: Callable[..., Any], *args: Callable[[], Any]) -> None:
+        """Add a program of one call."""
+        self[name] = lambda: (function, [tuple(make() for make in args)])
+
+    def program(self, make: Callable[[], Program]) -> Callable[[], Program]:
+        """Add a program, as a decorator of the function that makes it."""
+        self[make.__name__] = make
+        return make
+
+
 def t(*sizes: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
     made = torch.randn(*sizes).to(dtype)
     return made.requires_grad_(grad)

@@ -202,6 +202,62 @@ def test_gradients_that_are_absent(used: tuple[int, ...], between: bool) -> None
     torch.testing.assert_close(*found)
 
 
+class Absorbing(torch.autograd.Function):
+    """Gives no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> None:
+        return None
+
+
+class Answering(torch.autograd.Function):
+    """Has a gradient where none arrives."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None) -> Any:
+        return torch.full((8,), 7.0) if g is None else g * 2
+
+
+@pytest.mark.parametrize("absorbed", [True, False])
+def test_the_only_gradient_is_absent(absorbed: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        result: Tensor = Answering.apply(x * 1.5)
+        return result
+
+    found = []
+    for one in (function, framesmith.compile(function, fullgraph=True, strict=True)):
+        x = X.clone().requires_grad_()
+        result = one(x)
+        (Absorbing.apply(result) if absorbed else result * 3).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("lone", [True, False])
+def test_a_view_of_what_the_graph_has_made_refuses_writes(lone: bool) -> None:
+    def function(x: Tensor) -> Any:
+        y = f.Reversed.apply(x * x, 2.0)
+        return y if lone else (y, x.sin())
+
+    for one in (function, framesmith.compile(function, fullgraph=True, strict=True)):
+        y = one(X.clone().requires_grad_())
+        y = y if lone else y[0]
+        assert y._is_view()
+        with pytest.raises(RuntimeError, match="created inside a custom Function"):
+            y.mul_(2)
+        y = one(X.clone())
+        (y if lone else y[0]).mul_(2)
+
+
 def test_views_of_one_result() -> None:
     def function(x: Tensor) -> Any:
         y = x.sin()

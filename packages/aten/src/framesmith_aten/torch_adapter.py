@@ -54,7 +54,6 @@ unstable: Final = Needs(
             "rules of torch.autograd.Functions for torch.vmap break the graph",
             name="unwrap_batch",
         ),
-        need("torch._C._functorch.peek_interpreter_stack", _MAPPED),
         need("torch._C._functorch.TransformType", _MAPPED),
         need("torch._C._functorch._add_batch_dim", _MAPPED),
         need("torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter", _MAPPED),

@@ -309,7 +309,7 @@ class _BackwardTrace:
             ]
             eager_saved = NOTHING_SAVED if len(refused) == len(operands) else saved[index]
             grads = [self.grads.get((index, source)) for source in group.into]
-            asks = len(results) > 1 and any(map(asks_absent_gradients, group.nodes))
+            asks = any(asks_absent_gradients(node, len(results)) for node in group.nodes)
             shape = NodeShape(tuple(results), tuple(operands), eager_saved, asks)
             grad_nodes = [None if grad is None else self.tracer.node_of(grad) for grad in grads]
             found.append(JointNode(shape, order[index], tangents, grad_nodes))

@@ -392,7 +392,8 @@ def _view_by_function(
 def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots: _Slots) -> Slot | SlotView:
     index = slots.add(base)
     if value is base:
-        return Slot(index)
+        # A view that a Function made shows its memory alone: it is one of the slot, as its base is of no one else.
+        return SlotView(index, (), no_grad=False, history=index) if is_view_by_function(value) else Slot(index)
     steps = ways[id(value)]
     return SlotView(index, *_replayed(value, base, steps))
 

@@ -93,10 +93,15 @@ class _Call:
     known: Settings
 
 
-def asks_absent_gradients(node: Any) -> bool:
-    """Whether an autograd node is one of `applied` whose backward depends on which of its gradients are absent."""
+def asks_absent_gradients(node: Any, results: int) -> bool:
+    """Whether an autograd node of `applied` asks which gradients are absent, in a group of so many results.
+
+    One with a single result does so where no gradient at all arrives, for which torch calls its `backward`, too.
+    """
     call = getattr(node, "call", None)
-    return isinstance(call, _Call) and sum(any(role) for role in call.bodies if isinstance(role, tuple)) > 1
+    if not isinstance(call, _Call) or call.known.materialize:
+        return False
+    return results == 1 or sum(any(role) for role in call.bodies if isinstance(role, tuple)) > 1
 
 
 def _function(known: Settings) -> Any:

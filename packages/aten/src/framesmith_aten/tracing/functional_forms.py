@@ -58,9 +58,12 @@ class _WithoutFormula(torch.autograd.Function):
     """Gives results the history that torch gives those of an operator without a formula for its derivative."""
 
     @staticmethod
-    def forward(ctx: Any, op: OpOverload, results: Sequence[torch.Tensor], *inputs: torch.Tensor) -> Any:
-        ctx.op = op
+    def forward(op: OpOverload, results: Sequence[torch.Tensor], *inputs: torch.Tensor) -> Any:
         return tuple(results)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.op = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
