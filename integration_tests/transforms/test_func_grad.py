@@ -234,6 +234,22 @@ def test_objects_are_changed_once() -> None:
         assert (found.tolist(), count) == ([2.0] * 3, call + 1)
 
 
+def test_the_call_after_one_whose_body_raises_is_compiled() -> None:
+    state = {"raises": True}
+
+    def f(x: Tensor) -> Tensor:
+        if state["raises"]:
+            raise ValueError("mine")
+        return (x * x).sum()
+
+    compiled = framesmith.compile(lambda x: grad(f)(x))
+    with pytest.raises(ValueError, match="mine"):
+        compiled(torch.ones(3))
+    state["raises"] = False
+    assert compiled(torch.ones(3)).tolist() == [2.0] * 3
+    assert framesmith.stats()["graphs"] == 1
+
+
 def test_gradients_of_gradients_through_the_call() -> None:
     def f(x: Tensor) -> Tensor:
         return grad(lambda y: (y**4).sum())(x).sum()

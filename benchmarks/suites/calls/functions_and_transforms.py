@@ -21,8 +21,24 @@ from benchmarks.harness.timing import Row, compare, in_fresh_process, print_rows
 
 Tensor = torch.Tensor
 Program = Callable[[Tensor], Any]
-MLP = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
-NORM = nn.LayerNorm(16)
+#: Whether bodies raise.
+FAULT = {"raised": False}
+
+
+def met(x: Tensor) -> Tensor:
+    """Return the tensor, in each body; or raise the error inside of it."""
+    if FAULT["raised"]:
+        raise ValueError("inside a body")
+    return x
+
+
+class Met(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return met(x)
+
+
+MLP = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), Met(), nn.Linear(32, 16))
+NORM = nn.Sequential(Met(), nn.LayerNorm(16))
 FUNCTIONS: dict[str, Program] = {}
 
 
@@ -33,7 +49,7 @@ def saving(name: str, forward: Callable[[Tensor], Tensor], derivative: Callable[
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
-            return forward(x)
+            return forward(met(x))
 
         @staticmethod
         def backward(ctx: Any, g: Tensor) -> Any:
@@ -52,7 +68,7 @@ class Reversed(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
         ctx.by = by
-        return x.view_as(x)
+        return met(x).view_as(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
@@ -63,7 +79,7 @@ class Linear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(x, w)
-        return x @ w.t() + b
+        return met(x) @ w.t() + b
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
@@ -75,7 +91,7 @@ class SinCos(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Any:
         ctx.save_for_backward(x)
-        return x.sin(), x.cos()
+        return met(x).sin(), x.cos()
 
     @staticmethod
     def backward(ctx: Any, a: Tensor, b: Tensor) -> Any:
@@ -100,7 +116,7 @@ class Unmaterialized(SinCos):
 class Sorted(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Any:
-        values, indices = x.sort()
+        values, indices = met(x).sort()
         ctx.save_for_backward(indices)
         ctx.mark_non_differentiable(indices)
         return values, indices
@@ -114,7 +130,7 @@ class InPlace(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.mark_dirty(x)
-        return x.mul_(2)
+        return met(x).mul_(2)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
@@ -128,7 +144,7 @@ class Scaled(Function):
 
     @staticmethod
     def forward(x: Tensor, k: float) -> Tensor:
-        return x.tanh() * k
+        return met(x).tanh() * k
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -152,7 +168,7 @@ class Ruled(Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        return x.exp()
+        return met(x).exp()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -198,7 +214,7 @@ def with_parameters(x: Tensor) -> Any:
 TRANSFORMS: dict[str, Program] = {
     "grad": lambda x: grad(loss)(x),
     "grad_and_value": lambda x: grad_and_value(loss)(x),
-    "second grad": lambda x: grad(lambda y: grad(lambda z: z.sin().pow(3).sum())(y).square().sum())(x),
+    "second grad": lambda x: grad(lambda y: grad(lambda z: met(z).sin().pow(3).sum())(y).square().sum())(x),
     "grad of parameters": with_parameters,
     "vjp": lambda x: vjp(MLP, x)[1](x),
     "jvp": lambda x: jvp(MLP, (x,), (x.cos(),)),
@@ -209,9 +225,9 @@ TRANSFORMS: dict[str, Program] = {
     "hessian of a norm": lambda x: hessian(lambda y: NORM(y).square().sum())(x[0]),
     "forward twice": lambda x: jacfwd(jacfwd(loss))(x[0]),
     "reverse twice": lambda x: jacrev(jacrev(loss))(x[0]),
-    "vmap": lambda x: vmap(lambda row: row.softmax(0) * row.sum())(x),
-    "vmap twice": lambda x: vmap(vmap(lambda one, all: one * all.sin(), (0, None)))(x, x.sum(1)),
-    "vmap in chunks": lambda x: vmap(lambda row: row.sin().sum(), chunk_size=16)(x),
+    "vmap": lambda x: vmap(lambda row: met(row).softmax(0) * row.sum())(x),
+    "vmap twice": lambda x: vmap(vmap(lambda one, all: met(one) * all.sin(), (0, None)))(x, x.sum(1)),
+    "vmap in chunks": lambda x: vmap(lambda row: met(row).sin().sum(), chunk_size=16)(x),
     "vmap of grad": lambda x: vmap(grad(loss))(x),
     "vmap of jacrev": lambda x: vmap(jacrev(lambda row: MLP(row)))(x[:8]),
     "vmap of hessian": lambda x: vmap(hessian(loss))(x[:8]),
@@ -230,11 +246,12 @@ REFUSED_BY_INDUCTOR = frozenset({"jvp of a norm", "hessian of a norm", "vmap of 
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a program: the sizes of its calls, and whether gradients are asked for."""
+    """A use of a program: the sizes of its calls, whether gradients are asked for, whether a body first raises."""
 
     sizes: tuple[int, ...]
     training: bool
     dynamic: bool = False
+    fails: bool = False
 
 
 USES = {
@@ -242,6 +259,7 @@ USES = {
     "training": Use((64,), True),
     "dynamic": Use((64, 48, 40), True, True),
     "second call": Use((64, 64), True),
+    "error inside a body": Use((64, 64), True, fails=True),
 }
 
 
@@ -255,6 +273,20 @@ def step(function: Program, x: Tensor) -> list[Tensor]:
     return results + [one for one in torch.autograd.grad(sum(led), of, allow_unused=True) if one is not None]
 
 
+def check_failure(compiled: Program, x: Tensor) -> None:
+    """Check that an error inside a body reaches the caller, and that no transform and no mode is left on."""
+    FAULT["raised"] = True
+    try:
+        compiled(x)
+    except ValueError as error:
+        assert str(error) == "inside a body"
+    else:
+        raise AssertionError("no error reached the caller")
+    finally:
+        FAULT["raised"] = False
+    assert torch._C._functorch.peek_interpreter_stack() is None and torch.is_grad_enabled()
+
+
 def graphs_of(name: str, function: Program, use: Use) -> str:
     """Return how many graphs a candidate makes; or the error that it raises, or that its results raise here.
 
@@ -264,6 +296,8 @@ def graphs_of(name: str, function: Program, use: Use) -> str:
     compiled, graphs = counted(name, function, dynamic=use.dynamic or None)
     torch.manual_seed(0)
     try:
+        if use.fails:
+            check_failure(compiled, torch.randn(use.sizes[0], 16, requires_grad=True))
         for size in use.sizes:
             x = torch.randn(size, 16, requires_grad=use.training)
             for module in (MLP, NORM):

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BreakKind:
-    """One way a graph can end early: what happened, why it cannot be traced, what a user can do."""
+    """One way a graph can end early: what happened, why it cannot be traced, what a user can do.
+
+    `passing`: an exception of this call; the next one may be compiled.
+    """
 
     id: str
     what: str
     why: str
     hint: str
+    passing: bool = False
 
 
 BREAKS: dict[str, BreakKind] = {}
@@ -32,11 +36,11 @@ BREAKS: dict[str, BreakKind] = {}
 Site = tuple[object, ...]
 
 
-def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
+def register_break(id: str, *, what: str, why: str, hint: str, passing: bool = False) -> BreakKind:
     """Declare a kind of break. Raises ValueError when the id is taken."""
     if id in BREAKS:
         raise ValueError(f"break id {id!r} is registered twice; ids are stable and unique")
-    kind = BreakKind(id, what, why, hint)
+    kind = BreakKind(id, what, why, hint, passing)
     BREAKS[id] = kind
     return kind
 

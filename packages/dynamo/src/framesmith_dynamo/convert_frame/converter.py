@@ -339,22 +339,28 @@ class FrameConverter:
             release(frame)
 
     def _skip(self, info: FrameInfo, broken: GraphBreak, *, reported: bool = False) -> Answer:
-        """Skip the frame's code from now on; functions it calls are still compiled."""
+        """Skip the frame's code from now on, or for MAX_RAISED calls that raise; functions it calls are compiled."""
         if self.fullgraph:
             raise BreakNotAllowed(broken) from broken
         if not reported:
             self._report_break(info, broken)
+        if broken.kind.passing and self._times_raised(info.code) <= MAX_RAISED:
+            return self._run_once(info.code, str(broken), quiet=True)
         self._report("skip", info.code, str(broken), location=broken.user_location)
         return SKIP(str(broken))
 
     def _report_break(self, info: FrameInfo, broken: GraphBreak) -> None:
         self._report("break", info.code, str(broken), broken=broken, location=broken.user_location)
 
+    def _times_raised(self, code: CodeType) -> int:
+        """Count one more attempt to trace the code that has ended in an exception of the program."""
+        self._raised[code] = times = self._raised.get(code, 0) + 1
+        return times
+
     def _raises(self, info: FrameInfo, escaped: EscapedException) -> Answer:
         """Run this call eagerly; skip the code once tracing has ended in exceptions MAX_RAISED times."""
         why = str(escaped)
-        self._raised[info.code] = times = self._raised.get(info.code, 0) + 1
-        if times <= MAX_RAISED or self.fullgraph:
+        if self._times_raised(info.code) <= MAX_RAISED or self.fullgraph:
             self._report("run-once", info.code, why, location=location_of(escaped))
             unforeseen = NotRaised(f"tracing found an exception that the program did not raise: {why}")
             # held strongly during the call: the program may reset its compiler meanwhile

@@ -32,6 +32,7 @@ BODY_RAISES = register_break(
     "exception, or returns a result that the transform rejects",
     why="torch's own transform, or the Function, raises the error",
     hint="see the error that follows",
+    passing=True,
 )
 ASKS_LEVEL = register_break(
     "asks-transform-level",
