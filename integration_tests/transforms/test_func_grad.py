@@ -234,6 +234,19 @@ def test_objects_are_changed_once() -> None:
         assert (found.tolist(), count) == ([2.0] * 3, call + 1)
 
 
+def test_a_compiled_function_under_an_eager_transform_warns_once() -> None:
+    compiled = framesmith.compile(lambda x: (x.sin() * x).sum())
+    with pytest.warns(UserWarning, match="compile the function that applies the transform") as warned:
+        for _ in range(3):
+            torch.testing.assert_close(
+                grad(compiled)(torch.ones(3)), grad(lambda x: (x.sin() * x).sum())(torch.ones(3))
+            )
+            torch.testing.assert_close(vmap(compiled)(torch.ones(2, 3)), torch.ones(2, 3).sin().sum(1))
+    assert len([one for one in warned if "compile the function" in str(one.message)]) == 1
+    with pytest.raises(RuntimeError, match="compile the function that applies the transform"):
+        grad(framesmith.compile(lambda x: x.sum(), fullgraph=True))(torch.ones(3))
+
+
 def test_the_call_after_one_whose_body_raises_is_compiled() -> None:
     state = {"raises": True}
 

@@ -58,9 +58,16 @@ CUDA_GRAPH_CAPTURED: Final = (
 
 #: (test, reason): the first test that holds gives the reason.
 STATES: tuple[tuple[Callable[[], object], str], ...] = (
-    (BY_KIND["FUNCTORCH_STACK"].read, "a torch.func transform is running: its tensors are wrappers"),
+    (
+        BY_KIND["FUNCTORCH_STACK"].read,
+        "a torch.func transform is running: its tensors are wrappers; compile the function that applies the transform",
+    ),
     (is_in_eager_checkpoint, "an eager checkpoint is running: its recomputation has to save the same tensors"),
-    (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
+    (
+        _dual_level,
+        "forward-mode differentiation is active: a graph would lose the tangents; compile the function that enters the "
+        "level",
+    ),
     (BY_KIND["TORCH_DISPATCH_MODES"].read, "a torch dispatch mode is active: it must see every operation"),
     (
         _dispatch_handler,

@@ -57,13 +57,15 @@ class DualLevelValue(TorchContextValue):
 
     def enter(self, tr: Tracer) -> Value:
         body = tr.facts.body
-        if body.level is not None or body.functions:
-            raise GraphBreak(DUAL, "a level is entered under a transform or in a method of a Function")
-        body.level = DualLevel("jvp", None)
+        around = () if body.level is None else body.level.outwards()
+        if body.functions or any(one.kind != "grad" for one in around):
+            raise GraphBreak(DUAL, "a level is entered in forward mode, under vmap or in a method of a Function")
+        self.saved.append(body.level)
+        body.level = DualLevel("jvp", body.level)
         return tr.constant(0)
 
     def exit_(self, tr: Tracer, args: Args) -> Value:
-        tr.facts.body.level = None
+        tr.facts.body.level = self.saved.pop()
         return tr.constant(None)
 
     def reconstruct(self, codegen: Codegen) -> None:
