@@ -9,10 +9,24 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as fwd
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch.autograd import Function
-from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import (
+    functional_call,
+    functionalize,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    vjp,
+    vmap,
+)
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.harness.candidates import available, wrap
@@ -211,6 +225,24 @@ def with_parameters(x: Tensor) -> Any:
     return grad(lambda parameters: functional_call(MLP, parameters, (x,)).square().sum())(dict(MLP.named_parameters()))
 
 
+def linearized(x: Tensor) -> Any:
+    outputs, push = linearize(lambda y: met(y).sin() * y.sum(), x)
+    return outputs, push(x.cos()), push(x)
+
+
+def dual_numbers(x: Tensor) -> Any:
+    with fwd.dual_level():
+        return tuple(fwd.unpack_dual(MLP(fwd.make_dual(x, x.cos()))))
+
+
+def chosen(row: Tensor) -> Any:
+    return torch.cond(row.sum() > 0, lambda a: met(a).sin(), lambda a: a.cos(), (row,))
+
+
+def products(row: Tensor) -> Any:
+    return associative_scan(lambda a, b: met(a) * b, row, 0, combine_mode="generic")
+
+
 TRANSFORMS: dict[str, Program] = {
     "grad": lambda x: grad(loss)(x),
     "grad_and_value": lambda x: grad_and_value(loss)(x),
@@ -236,6 +268,11 @@ TRANSFORMS: dict[str, Program] = {
     "vmap of a Function": lambda x: vmap(lambda row: Scaled.apply(row, 2.0))(x),
     "vmap of a Function with a rule": lambda x: vmap(lambda row: Ruled.apply(row * 0.5))(x),
     "grad of a Function": lambda x: grad(lambda y: Scaled.apply(y, 2.0).square().sum())(x),
+    "linearize": linearized,
+    "dual numbers": dual_numbers,
+    "functionalize": lambda x: functionalize(lambda y: met(y).sin().mul_(2))(x),
+    "vmap of cond": lambda x: vmap(chosen)(x),
+    "vmap of a scan": lambda x: vmap(products)(x),
     "jvp of a Function": lambda x: jvp(lambda y: Scaled.apply(y, 2.0), (x,), (x.cos(),)),
 }
 
@@ -273,18 +310,23 @@ def step(function: Program, x: Tensor) -> list[Tensor]:
     return results + [one for one in torch.autograd.grad(sum(led), of, allow_unused=True) if one is not None]
 
 
-def check_failure(compiled: Program, x: Tensor) -> None:
-    """Check that an error inside a body reaches the caller, and that no transform and no mode is left on."""
+def check_failure(compiled: Program, function: Program, x: Tensor) -> None:
+    """Check that an error inside a body reaches the caller as in eager mode, and that no transform is left on."""
+    want, found = (failure(one, x) for one in (function, compiled))
+    assert want is found
+    assert torch._C._functorch.peek_interpreter_stack() is None and torch.is_grad_enabled()
+
+
+def failure(function: Program, x: Tensor) -> type[Exception]:
+    """Return the type of the error that a call raises when bodies raise."""
     FAULT["raised"] = True
     try:
-        compiled(x)
-    except ValueError as error:
-        assert str(error) == "inside a body"
-    else:
-        raise AssertionError("no error reached the caller")
+        function(x)
+    except Exception as error:
+        return type(error)
     finally:
         FAULT["raised"] = False
-    assert torch._C._functorch.peek_interpreter_stack() is None and torch.is_grad_enabled()
+    raise AssertionError("no error reached the caller")
 
 
 def graphs_of(name: str, function: Program, use: Use) -> str:
@@ -297,7 +339,7 @@ def graphs_of(name: str, function: Program, use: Use) -> str:
     torch.manual_seed(0)
     try:
         if use.fails:
-            check_failure(compiled, torch.randn(use.sizes[0], 16, requires_grad=True))
+            check_failure(compiled, function, torch.randn(use.sizes[0], 16, requires_grad=True))
         for size in use.sizes:
             x = torch.randn(size, 16, requires_grad=use.training)
             for module in (MLP, NORM):

@@ -298,6 +298,8 @@ class FrameConverter:
             except RestartTrace:
                 if log.reason is None:
                     continue
+                if self._passes(log.reason, info.code):
+                    return self._run_this_once(info, log.reason)
                 CompileContext.get().attempt += 1
                 self._take_break(log, info.code)
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
@@ -317,6 +319,8 @@ class FrameConverter:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
                 if ending.is_new:
+                    if log.reason is not None and self._passes(log.reason, info.code):
+                        return self._run_this_once(info, log.reason)
                     self._take_break(log, info.code)
                 if ending.reason is not None:
                     reported = ending.reason
@@ -339,18 +343,24 @@ class FrameConverter:
             release(frame)
 
     def _skip(self, info: FrameInfo, broken: GraphBreak, *, reported: bool = False) -> Answer:
-        """Skip the frame's code from now on, or for MAX_RAISED calls that raise; functions it calls are compiled."""
+        """Skip the frame's code from now on; functions it calls are still compiled."""
         if self.fullgraph:
             raise BreakNotAllowed(broken) from broken
         if not reported:
             self._report_break(info, broken)
-        if broken.kind.passing and self._times_raised(info.code) <= MAX_RAISED:
-            return self._run_once(info.code, str(broken), quiet=True)
         self._report("skip", info.code, str(broken), location=broken.user_location)
         return SKIP(str(broken))
 
     def _report_break(self, info: FrameInfo, broken: GraphBreak) -> None:
         self._report("break", info.code, str(broken), broken=broken, location=broken.user_location)
+
+    def _passes(self, broken: GraphBreak, code: CodeType) -> bool:
+        """Whether the call runs eagerly as a whole for a break of its own: so often, the next one may be compiled."""
+        return broken.kind.passing and not self.fullgraph and self._times_raised(code) <= MAX_RAISED
+
+    def _run_this_once(self, info: FrameInfo, broken: GraphBreak) -> Answer:
+        self._report_break(info, broken)
+        return self._run_once(info.code, str(broken), quiet=True)
 
     def _times_raised(self, code: CodeType) -> int:
         """Count one more attempt to trace the code that has ended in an exception of the program."""
