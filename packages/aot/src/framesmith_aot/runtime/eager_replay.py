@@ -120,6 +120,11 @@ def have_same_groups(nodes: Sequence[NodeShape], groups: Sequence[OutputGroup]) 
     )
 
 
+def _zeros_at(edge: GradientEdge) -> torch.Tensor:
+    like = edge.node._input_metadata[edge.output_nr]
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+
+
 def gradients_through(
     group: OutputGroup, ends: Ends, tangents: Sequence[torch.Tensor | None], wanted: Collection[End | GradientEdge]
 ) -> Grads:
@@ -143,6 +148,9 @@ def gradients_through(
     outside = {source.node for source in group.into if isinstance(source, GradientEdge)}
     handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
     came = [(edge, tangent) for edge, tangent in zip(group.out, tangents, strict=True) if tangent is not None]
+    if not came:  # the engine begins with some gradient, which each node then does not see
+        handles += [edge.node.register_prehook(lambda grads: (None,) * len(grads)) for edge in group.out]
+        came = [(edge, _zeros_at(edge)) for edge in group.out]
     edges = [edge for edge, at in ends.items() if at in wanted]
     edges += [source for source in wanted if isinstance(source, GradientEdge)]
     try:
