@@ -29,7 +29,7 @@ def either(row: Tensor) -> Any:
     return row.sin() * 2 if row.sum() > 0 else row.cos() + row
 
 
-def products(x: Tensor, dim: int = 0, reverse: bool = False) -> Any:
+def multiplied(x: Tensor, dim: int = 0, reverse: bool = False) -> Any:
     return associative_scan(lambda a, b: a * b, x, dim, reverse=reverse, combine_mode="generic")
 
 
@@ -110,23 +110,23 @@ PROGRAMS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]] = {
         ),
     ),
     "map": (vmap(lambda row: mapped(lambda a: a.sin() * 2, row)), lambda x: x.sin() * 2),
-    "associative scan": (vmap(products), lambda x: cumprod(x, 1)),
+    "associative scan": (vmap(multiplied), lambda x: cumprod(x, 1)),
     "associative scan, reversed": (
-        lambda x: vmap(lambda row: products(row, 1, True))(x.reshape(3, 2, 2)),
+        lambda x: vmap(lambda row: multiplied(row, 1, True))(x.reshape(3, 2, 2)),
         lambda x: cumprod(x.reshape(3, 2, 2), 2, True),
     ),
     "associative scan of pairs": (pairs, pairs_by_hand),
-    "associative scan, grad": (grad(lambda x: products(x).sum()), grad(lambda x: cumprod(x).sum())),
-    "associative scan, vjp": (lambda x: vjp(products, x)[1](x.cos()), lambda x: vjp(cumprod, x)[1](x.cos())),
-    "associative scan, jvp": (lambda x: jvp(products, (x,), (x.cos(),)), lambda x: jvp(cumprod, (x,), (x.cos(),))),
-    "associative scan, jacrev": (lambda x: jacrev(products)(x), lambda x: jacrev(cumprod)(x)),
-    "associative scan, jacfwd": (lambda x: jacfwd(products)(x[0]), lambda x: jacfwd(cumprod)(x[0])),
+    "associative scan, grad": (grad(lambda x: multiplied(x).sum()), grad(lambda x: cumprod(x).sum())),
+    "associative scan, vjp": (lambda x: vjp(multiplied, x)[1](x.cos()), lambda x: vjp(cumprod, x)[1](x.cos())),
+    "associative scan, jvp": (lambda x: jvp(multiplied, (x,), (x.cos(),)), lambda x: jvp(cumprod, (x,), (x.cos(),))),
+    "associative scan, jacrev": (lambda x: jacrev(multiplied)(x), lambda x: jacrev(cumprod)(x)),
+    "associative scan, jacfwd": (lambda x: jacfwd(multiplied)(x[0]), lambda x: jacfwd(cumprod)(x[0])),
     "associative scan, hessian": (
-        lambda x: hessian(lambda y: products(y).sum())(x[0]),
+        lambda x: hessian(lambda y: multiplied(y).sum())(x[0]),
         lambda x: hessian(lambda y: cumprod(y).sum())(x[0]),
     ),
     "associative scan, gradients of examples": (
-        vmap(grad(lambda row: products(row).sum())),
+        vmap(grad(lambda row: multiplied(row).sum())),
         vmap(grad(lambda row: cumprod(row).sum())),
     ),
 }
@@ -159,7 +159,7 @@ def test_dynamic_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("length", range(1, 10))
 def test_associative_scans_of_each_length(length: int) -> None:
-    run((vmap(products), [(plain(2, length),)]), lambda x: cumprod(x, 1))
+    run((vmap(multiplied), [(plain(2, length),)]), lambda x: cumprod(x, 1))
 
 
 def test_torch_gives_the_same_where_it_takes_the_call() -> None:

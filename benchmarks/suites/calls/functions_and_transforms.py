@@ -239,7 +239,7 @@ def chosen(row: Tensor) -> Any:
     return torch.cond(row.sum() > 0, lambda a: met(a).sin(), lambda a: a.cos(), (row,))
 
 
-def products(row: Tensor) -> Any:
+def multiplied(row: Tensor) -> Any:
     return associative_scan(lambda a, b: met(a) * b, row, 0, combine_mode="generic")
 
 
@@ -272,7 +272,7 @@ TRANSFORMS: dict[str, Program] = {
     "dual numbers": dual_numbers,
     "functionalize": lambda x: functionalize(lambda y: met(y).sin().mul_(2))(x),
     "vmap of cond": lambda x: vmap(chosen)(x),
-    "vmap of a scan": lambda x: vmap(products)(x),
+    "vmap of a scan": lambda x: vmap(multiplied)(x),
     "jvp of a Function": lambda x: jvp(lambda y: Scaled.apply(y, 2.0), (x,), (x.cos(),)),
 }
 
