@@ -31,8 +31,11 @@ NO_DERIVATIVE = ("is not implemented", "no autograd formula was registered")
 #: In its error for a saved view of a multi-output operator whose base was mutated.
 VIEW_MODIFIED = "or another view of its base has been modified inplace"
 
+#: In its error for a history whose saved tensors an earlier pass, within the graph, has freed.
+FREED = "backward through the graph a second time"
+
 #: In each error of a backward pass that eager mode raises too.
-REFUSED_BY_AUTOGRAD = (MODIFIED_IN_PLACE, VIEW_MODIFIED, *NO_DERIVATIVE)
+REFUSED_BY_AUTOGRAD = (MODIFIED_IN_PLACE, VIEW_MODIFIED, FREED, *NO_DERIVATIVE)
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,9 @@ class TensorLayout:
     def of(cls, fake: torch.Tensor) -> TensorLayout:
         return cls(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.requires_grad)
 
+    def new_tensor(self) -> torch.Tensor:
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
 
 class _Joined(torch.autograd.Function):
     """The operands of a call, which all have a gradient where one has: zeros for those that no step reaches."""
@@ -267,11 +270,16 @@ def _joined(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _OfSteps(torch.autograd.Function):
-    """The history of fake results. Nothing is computed through it."""
+    """The history of fake results. Gradients through it are fakes that nothing has computed."""
 
     @staticmethod
     def forward(ctx: Any, results: Sequence[torch.Tensor], *operands: Any) -> Any:
+        ctx.layouts = [TensorLayout.of(one) if isinstance(one, torch.Tensor) else None for one in operands]
         return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *(None if one is None else one.new_tensor() for one in ctx.layouts)
 
 
 def _with_history(results: Sequence[torch.Tensor], operands: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -282,7 +290,7 @@ def _with_history(results: Sequence[torch.Tensor], operands: Sequence[Any]) -> t
 
 def results_again(results: Sequence[TensorLayout], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return new fake results of these layouts; the history of those with gradients leads to all operands."""
-    made = [torch.empty_strided(one.shape, one.strides, dtype=one.dtype, device=one.device) for one in results]
+    made = [one.new_tensor() for one in results]
     wanting = [fake for fake, one in zip(made, results, strict=True) if one.requires_grad]
     given = iter(_with_history(wanting, operands) if wanting else ())
     return [next(given) if one.requires_grad else fake for fake, one in zip(made, results, strict=True)]
@@ -306,7 +314,7 @@ def _joined_fakes(join: Body, xs: Sequence[torch.Tensor], captured: Sequence[Any
 
 def _like(result: torch.Tensor) -> torch.Tensor:
     """Return a new tensor with the layout of a step's result."""
-    return torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
+    return TensorLayout.of(result).new_tensor()
 
 
 def _stack_of(result: torch.Tensor, length: Any) -> torch.Tensor:

@@ -371,6 +371,11 @@ class GraphBuilder:
         self._recomputed_from.update(storage_id(fake) for fake in fakes if fake.layout is torch.strided)
 
     @property
+    def has_checkpoints(self) -> bool:
+        """Whether a checkpointed function was traced."""
+        return self._checkpoints > 0
+
+    @property
     def is_in_region(self) -> bool:
         """Whether a call of a nested compile region is being traced."""
         return self._region is not None

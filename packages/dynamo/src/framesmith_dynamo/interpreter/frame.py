@@ -351,6 +351,10 @@ class Frame:
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         return calls.call_torch(self, target, args, kwargs)
 
+    def tensor_of(self, fake: torch.Tensor) -> Value | None:
+        ref = self.state.builder.refs.get(id(fake))
+        return None if ref is None else self.state.tensors.get(ref)
+
     def become(self, tensor: Value, made: Value) -> None:
         assert isinstance(tensor, TensorValue)
         assert isinstance(made, TensorValue)

@@ -221,6 +221,9 @@ class Tracer(Protocol):
         numbers of this call, or returns no number: then the numbers must be specialised.
         """
 
+    def tensor_of(self, fake: torch.Tensor) -> Value | None:
+        """Return the value of a tensor of the trace, None of other fakes."""
+
     def become(self, tensor: Value, made: Value) -> None:
         """Let a tensor of the trace go on as another, which a call has made for this alone."""
 

@@ -55,6 +55,7 @@ TABLES = (
     "framesmith_dynamo.values.higher_order.scans",
     "framesmith_dynamo.values.higher_order.vmap",
     "framesmith_dynamo.values.higher_order.derivatives.gradients",
+    "framesmith_dynamo.values.higher_order.derivatives.engine",
     "framesmith_dynamo.values.higher_order.derivatives.jacobians",
     "framesmith_dynamo.values.higher_order.derivatives.linear",
     "framesmith_dynamo.values.torch_api.contexts",

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from framesmith_dynamo.breaks import COMPILER_CALL, BreakKind, register_break
 from framesmith_dynamo.values.tensors.tensor_tables import (
-    AUTOGRAD_CALL,
     PYTHON_CALLBACK,
     STORAGE_ACCESS,
 )
@@ -108,9 +107,6 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
         TORCH_IO: """
             torch.save torch.load torch.from_numpy torch.from_dlpack torch.to_dlpack torch.frombuffer
             torch.from_file torch.asarray
-        """,
-        AUTOGRAD_CALL: """
-            torch.autograd.grad torch.autograd.backward
         """,
         HIGHER_ORDER: """
             torch.compile torch.jit.script torch.jit.trace

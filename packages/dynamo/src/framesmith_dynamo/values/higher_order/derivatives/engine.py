@@ -1,0 +1,233 @@
+"""Calls of autograd's engine in the compiled function: `torch.autograd.grad`, `torch.autograd.backward`, `backward()`.
+
+Note [Engine calls]: fakes have the histories of the program's tensors, so the engine runs on them as it does in the
+program; aot runs it again on the tensors of its trace, whose operators it records. A backward pass then is a part of
+the graph. `.grad` of leaves is changed as autograd's own nodes change it: a first gradient is stored, later ones are
+added in place. What others may see of a pass (hooks, saved tensors, parts of the history outside of the graph) leaves
+the call to the engine, behind a graph break.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.engine import engine_gradients, fits_leaf, own_gradient
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.recording import effects_of
+from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.torch_adapter import unstable
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.c_methods import c_method
+from framesmith_dynamo.values.callables import handles
+from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.lookup.entries import value_by_name
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_CALL
+from framesmith_guards import AttrSource
+
+_GRAD = inspect.signature(torch.autograd.grad)
+_BACKWARD = inspect.signature(torch.autograd.backward)
+_METHOD = inspect.signature(torch.Tensor.backward)
+
+
+@handles(torch.autograd.grad)
+def grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.autograd.grad` of tensors of the graph."""
+    given = _bound(tr, _GRAD, args, kwargs)
+    outputs, inputs = _tensors(tr, given["outputs"]), _tensors(tr, given["inputs"])
+    if _flag(given["is_grads_batched"]) or not _flag(given["only_inputs"]):
+        _refuse("batched gradients")
+    _check(tr, outputs)
+    for one in inputs:
+        _check_hooks(tr, one)
+    create = _flag(given["create_graph"])
+    materialize = _flag(given["materialize_grads"])
+    unused = _flag(given["allow_unused"], materialize)
+    found = _engine(tr, outputs, inputs, given["grad_outputs"], given["retain_graph"], create, unused, materialize)
+    return TupleValue(found)
+
+
+@handles(torch.autograd.backward)
+def backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    given = _bound(tr, _BACKWARD, args, kwargs)
+    if not given["grad_variables"].is_none():
+        _refuse("grad_variables")
+    return _pass(tr, _tensors(tr, given["tensors"]), given["grad_tensors"], given)
+
+
+@c_method("backward", torch.Tensor)
+def backward_of(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    given = _bound(tr, _METHOD, (self, *args), kwargs)
+    return _pass(tr, [self], given["gradient"], given)
+
+
+def _pass(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value, given: dict[str, Value]) -> Value:
+    """Run a pass that accumulates into `.grad` of leaves."""
+    _check(tr, outputs)
+    if _flag(given["create_graph"]):
+        _refuse("backward() with create_graph=True")
+    reached = [*_leaves(tr, outputs)]
+    if not given["inputs"].is_none():
+        wanted = _tensors(tr, given["inputs"])
+        if not wanted or not all(any(one is leaf for leaf in reached) for one in wanted):
+            _refuse("inputs that are no leaves of the graph")
+        reached = wanted
+    for leaf in reached:
+        _check_hooks(tr, leaf)
+    found = _engine(tr, outputs, reached, cotangents, given["retain_graph"], False, True, False)
+    enabled = torch.is_grad_enabled()
+    if enabled:
+        tr.emit_state(unstable.set_grad_enabled, False)
+    storages = [storage_id(one.fake) for one in found if isinstance(one, TensorValue)]
+    for leaf, gradient in zip(reached, found, strict=True):
+        if isinstance(gradient, TensorValue):
+            _accumulate(tr, leaf, gradient, storages)
+    if enabled:
+        tr.emit_state(unstable.set_grad_enabled, True)
+    return tr.constant(None)
+
+
+def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, storages: Sequence[int]) -> None:
+    before = leaf.getattr_(tr, "grad")
+    if not before.is_none():
+        if not isinstance(before, TensorValue) or before.fake.requires_grad or before.fake.layout is not torch.strided:
+            _refuse("a gradient that has a history, or is sparse")
+        tr.call_torch("add_", (before, gradient), {})
+        return
+    fake, own = gradient.fake, storage_id(gradient.fake)
+    others = (ref.fake for ref in tr.builder.refs.values() if ref.fake is not fake)
+    shared = storages.count(own) > 1 or any(one.layout is torch.strided and storage_id(one) == own for one in others)
+    if shared or not fits_leaf(fake, leaf.fake):
+        made = tr.call_torch(own_gradient, (gradient, leaf), {})
+        assert isinstance(made, TensorValue)
+        gradient = made
+    leaf.setattr_(tr, "grad", gradient)
+
+
+def _engine(
+    tr: Tracer,
+    outputs: Sequence[TensorValue],
+    inputs: Sequence[TensorValue],
+    cotangents: Value,
+    retain: Value,
+    create: bool,
+    unused: bool,
+    materialize: bool,
+) -> list[Value]:
+    given: list[Value] = [tr.constant(None)] * len(outputs)
+    if not cotangents.is_none():
+        given = [cotangents] if isinstance(cotangents, TensorValue) else cotangents.unpack(tr)
+    for one in given:
+        if not one.is_none() and not isinstance(one, TensorValue):
+            _refuse(f"the gradient {one.describe()}")
+    retained = _flag(retain, create)
+    settings = [tr.constant(one) for one in (retained, create, unused, materialize)]
+    made = tr.call_torch(engine_gradients, (list(outputs), list(inputs), given, *settings), {})
+    if not retained:
+        effects_of(_last_call(tr)).irreversible = True  # it frees histories, though nothing may read the gradients
+    found = made.unpack(tr)
+    if any(isinstance(one, TensorValue) and one.fake.layout is not torch.strided for one in found):
+        _refuse("sparse gradients")
+    return found
+
+
+def _last_call(tr: Tracer) -> fx.Node:
+    nodes: Iterator[fx.Node] = reversed(tr.builder.graph.nodes)
+    return next(node for node in nodes if node.target is engine_gradients)
+
+
+# What the call is about
+
+
+def _bound(tr: Tracer, signature: inspect.Signature, args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    try:
+        bound = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise GraphBreak(AUTOGRAD_CALL, str(error)) from error
+    rest = {name: one.default for name, one in signature.parameters.items() if name not in bound}
+    return {**{name: tr.constant(default) for name, default in rest.items()}, **bound}
+
+
+def _tensors(tr: Tracer, value: Value) -> list[TensorValue]:
+    found = [value] if isinstance(value, TensorValue) else value.unpack(tr)
+    tensors = [one for one in found if isinstance(one, TensorValue)]
+    if len(tensors) < len(found):
+        _refuse("edges, or objects that are no tensors")
+    return tensors
+
+
+def _flag(value: Value, default: bool = False) -> bool:
+    if not value.can_be_constant():
+        _refuse(f"the setting {value.describe()}")
+    found = value.as_constant()
+    return default if found is None else bool(found)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise GraphBreak(AUTOGRAD_CALL, what)
+
+
+def _check(tr: Tracer, outputs: Sequence[TensorValue]) -> None:
+    """Break where a pass shows more than its results."""
+    body, facts = tr.facts.body, tr.facts
+    if body.level or body.functions or body.reentrant or tr.journal.is_nested or tr.builder.checkpoint is not None:
+        _refuse("inside of a transform, a Function or a checkpoint")
+    if tr.builder.has_checkpoints:
+        _refuse("a graph with checkpoints, whose values a pass recomputes")
+    if facts.hooked or facts.retains_grad or facts.hook_nodes:
+        _refuse("hooks that the function has registered run in the pass")
+    if unstable.top_saved_tensors_default_hooks(True) is not None or torch.is_anomaly_enabled():
+        _refuse("saved-tensor hooks, or anomaly mode")
+    if _is_distributed(tr):
+        _refuse("a process group, whose reducers hook gradients")
+    if not outputs or not all(one.fake.requires_grad for one in outputs):
+        _refuse("a tensor without gradients")
+
+
+def _is_distributed(tr: Tracer) -> bool:
+    """Whether a process group exists; the answer is guarded."""
+    distributed = torch.distributed
+    return distributed.is_available() and tr.call(value_by_name(tr, distributed.is_initialized), (), {}).bool_(tr)
+
+
+def _check_hooks(tr: Tracer, tensor: TensorValue) -> None:
+    """Break where an input has hooks; that it has none is guarded."""
+    real = tensor.ref.real
+    if real is None or tensor.source is None:
+        return
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(real, name)
+        if hooks:
+            _refuse(f"hooks of {tensor.describe()}")
+        source = AttrSource(tensor.source, name)
+        if hooks is None:
+            tr.guard(source, "NONE_MATCH")
+        else:
+            tr.guard(source, "LENGTH", 0)
+
+
+def _leaves(tr: Tracer, outputs: Sequence[TensorValue]) -> Iterator[TensorValue]:
+    """Yield the leaves that a pass reaches, in its order; break where it leaves the graph."""
+    waiting = [one.fake.grad_fn for one in outputs if one.fake.grad_fn is not None]
+    seen = {*waiting}
+    found = [one for one in outputs if one.fake.grad_fn is None]
+    yield from found
+    while waiting:
+        node: Any = waiting.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            leaf = tr.tensor_of(variable)
+            if not isinstance(leaf, TensorValue) or (leaf.ref.real is not None and not leaf.ref.real.is_leaf):
+                _refuse("a loss with a history outside of the compiled function")
+            elif not any(leaf is one for one in found):
+                yield leaf
+            continue
+        for one, _ in node.next_functions:
+            if one is not None and one not in seen:
+                seen.add(one)
+                waiting.append(one)
