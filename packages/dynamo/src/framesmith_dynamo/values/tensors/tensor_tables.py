@@ -23,9 +23,9 @@ DYNAMIC_OUTPUT_SHAPE = register_break(
 )
 AUTOGRAD_CALL = register_break(
     "autograd-call",
-    what="the autograd engine is used inside the compiled function",
-    why="the backward pass is run by the engine, not by the forward graph",
-    hint="call backward() and autograd.grad outside the compiled function",
+    what="the autograd engine is called in a way that a graph does not support",
+    why="hooks, saved tensors and histories from outside the graph belong to the engine, which runs this call",
+    hint="register hooks and compute what the loss depends on outside, or call backward() outside the compiled function",
 )
 AUTOGRAD_STATE = register_break(
     "tensor-autograd-state",
