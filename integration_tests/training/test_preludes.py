@@ -18,6 +18,17 @@ import framesmith
 from framesmith_backends import CpuBackend
 
 
+@torch.compiler.disable
+def engine(loss: torch.Tensor, **options: Any) -> None:
+    """A backward pass by autograd's engine: one inside of the graph leaves no part that gradients flow through."""
+    loss.backward(**options)
+
+
+@torch.compiler.disable
+def slopes_of(*args: Any, **options: Any) -> Any:
+    return torch.autograd.grad(*args, **options)
+
+
 class World:
     """A judge with an optimizer, and a maker that the judge looks at."""
 
@@ -37,7 +48,7 @@ class World:
         self.optimizer = makes[kind](self.judge.parameters())
 
     def first(self, x: torch.Tensor) -> None:
-        self.judge(x).square().mean().backward()
+        engine(self.judge(x).square().mean())
 
     def update(self) -> None:
         self.optimizer.step()
@@ -56,7 +67,7 @@ def gan(world: World, x: torch.Tensor) -> torch.Tensor:
     world.first(x)
     world.update()
     loss = world.judge(world.maker(x)).mean()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -64,9 +75,9 @@ def second_derivatives(world: World, x: torch.Tensor) -> list[torch.Tensor]:
     world.first(x)
     world.update()
     y = world.judge(world.maker(x)).tanh().sum()
-    slopes = torch.autograd.grad(y, [*world.maker.parameters(), world.judge[0].weight], create_graph=True)
+    slopes = slopes_of(y, [*world.maker.parameters(), world.judge[0].weight], create_graph=True)
     total = sum((slope.square().sum() for slope in slopes), y)
-    total.backward()
+    engine(total)
     return [total.detach(), *[slope.detach() for slope in slopes]]
 
 
@@ -74,8 +85,8 @@ def twice(world: World, x: torch.Tensor) -> torch.Tensor:
     world.first(x)
     world.update()
     loss = world.judge(world.maker(x)).square().mean()
-    loss.backward(retain_graph=True)
-    loss.backward()
+    engine(loss, retain_graph=True)
+    engine(loss)
     return loss.detach()
 
 
@@ -87,7 +98,7 @@ def changed_before_the_pass(world: World, x: torch.Tensor) -> Any:
     with torch.no_grad():
         world.judge[3].weight.mul_(2)
     try:
-        loss.backward()
+        engine(loss)
     except RuntimeError as error:
         world.optimizer.zero_grad()  # some are there, of the layers that come before the error
         world.maker.zero_grad()
@@ -101,7 +112,7 @@ def changed_by_data(world: World, x: torch.Tensor) -> torch.Tensor:
     loss = world.judge(world.maker(x)).square().mean()
     print(end="")
     world.judge[3].weight.data.mul_(2)
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -109,7 +120,7 @@ def with_dropout(world: World, x: torch.Tensor) -> torch.Tensor:
     world.first(x)
     world.update()
     loss = nn.functional.dropout(world.judge(world.maker(x)), 0.5).sum()
-    loss.backward()
+    engine(loss)
     return torch.stack([loss.detach(), torch.rand(())])
 
 
@@ -120,7 +131,7 @@ def averaged(world: World, x: torch.Tensor) -> torch.Tensor:
             kept.lerp_(now, 0.1)
     world.update()
     loss = (world.judge(x) - world.average(world.maker(x))).square().mean()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -129,7 +140,7 @@ def reports_of_the_first(world: World, x: torch.Tensor) -> tuple[torch.Tensor, t
     norm = nn.utils.clip_grad_norm_(world.judge.parameters(), 0.1)
     world.update()
     loss = world.judge(world.maker(x)).mean() * norm
-    loss.backward()
+    engine(loss)
     return loss.detach(), norm
 
 
@@ -138,7 +149,7 @@ def shows_a_parameter(world: World, x: torch.Tensor) -> torch.Tensor:
     world.update()
     rows = world.judge[3].weight[:2]
     loss = rows.square().sum() + world.judge(world.maker(x)).sum()
-    loss.backward()
+    engine(loss)
     return rows.detach().clone()
 
 
@@ -149,7 +160,7 @@ def writes_again(world: World, x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         world.judge[0].bias.add_(1)
     loss = y + world.judge(world.maker(x)).sum()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -158,7 +169,7 @@ def may_fail_on_some_data(world: World, x: torch.Tensor) -> torch.Tensor:
     world.update()
     positions = (x[:, 0] * 100).long().clamp(0, 3)
     loss = nn.functional.embedding(positions, world.judge[0].weight).sum()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -167,7 +178,7 @@ def in_parts(world: World, x: torch.Tensor) -> torch.Tensor:
     world.update()
     one, other = world.judge[:4](world.maker(x)).chunk(2, dim=1)
     loss = (one * other).sum()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -176,7 +187,7 @@ def under_autocast(world: World, x: torch.Tensor) -> torch.Tensor:
     world.update()
     with torch.autocast("cpu"):
         loss = world.judge(world.maker(x)).mean()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -185,7 +196,7 @@ def all_under_autocast(world: World, x: torch.Tensor) -> torch.Tensor:
         world.first(x)
         world.update()
         loss = world.judge(world.maker(x)).mean()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
@@ -193,7 +204,7 @@ def without_reading(world: World, x: torch.Tensor) -> torch.Tensor:
     world.first(x)
     world.update()
     loss = world.maker(x).sum()
-    loss.backward()
+    engine(loss)
     return loss.detach()
 
 
