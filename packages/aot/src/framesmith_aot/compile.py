@@ -30,7 +30,7 @@ from framesmith_aten.checks.plain_tensors import is_inference_leaf, with_bits_of
 from framesmith_aten.contract import Compiler, OnError, TransformStep
 from framesmith_aten.fakes import fake_mode_of, new_fake_mode
 from framesmith_aten.fakes.symbols import attach_shape_env
-from framesmith_aten.graphs.leaves import new_leaf
+from framesmith_aten.graphs.autograd_calls import new_leaf
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.meta import EXAMPLE

@@ -15,7 +15,7 @@ from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep, with_history
-from framesmith_aten.graphs.hook_nodes import through_one_node
+from framesmith_aten.graphs.autograd_calls import through_one_node
 from framesmith_aten.operators import op_name
 from framesmith_guards.generated import generated_namespace
 from framesmith_guards.torch_adapter import aten

@@ -23,7 +23,7 @@ from framesmith_aot.trace.output_groups import (
     stop_at_ends,
 )
 from framesmith_aot.trace.replacements.table import called
-from framesmith_aten.graphs.leaves import new_leaf
+from framesmith_aten.graphs.autograd_calls import new_leaf
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import LOCATION
 

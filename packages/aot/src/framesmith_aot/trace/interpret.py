@@ -21,9 +21,8 @@ from framesmith_aten import tensor_methods
 from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.checks.ignored_warnings import without_warnings
 from framesmith_aten.checks.overlaps import Overlaps
+from framesmith_aten.graphs.autograd_calls import new_leaf, through_one_node
 from framesmith_aten.graphs.control_flow import BODIES
-from framesmith_aten.graphs.hook_nodes import through_one_node
-from framesmith_aten.graphs.leaves import new_leaf
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import share_storage, storage_id

@@ -18,7 +18,7 @@ from framesmith_aten.checks.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.checks.rng_order import RNG_ORDER
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import is_defect, is_memory_read
-from framesmith_aten.graphs.leaves import new_leaf
+from framesmith_aten.graphs.autograd_calls import new_leaf
 from framesmith_aten.graphs.transforms import PullBack
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in

@@ -12,7 +12,7 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.control_flow import branches, loops, shared
 from framesmith_aot.trace.replacements import derivatives, operators, optimizers, recurrent
 from framesmith_aten.graphs import control_flow
-from framesmith_aten.graphs.hook_nodes import through_one_node
+from framesmith_aten.graphs.autograd_calls import through_one_node
 from framesmith_aten.operators import op_name
 from framesmith_guards.torch_adapter import OpOverload, aten
 

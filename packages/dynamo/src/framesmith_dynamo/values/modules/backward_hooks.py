@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from framesmith_aten.graphs.hook_nodes import through_one_node
+from framesmith_aten.graphs.autograd_calls import through_one_node
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from framesmith_aten.graphs.leaves import new_leaf
+from framesmith_aten.graphs.autograd_calls import new_leaf
 from framesmith_aten.layouts import storage_id
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value

@@ -25,7 +25,7 @@ AUTOGRAD_CALL = register_break(
     "autograd-call",
     what="the autograd engine is called in a way that a graph does not support",
     why="hooks, saved tensors and histories from outside the graph belong to the engine, which runs this call",
-    hint="register hooks and compute what the loss depends on outside, or call backward() outside the compiled function",
+    hint="register hooks outside the compiled function, or call backward() there",
 )
 AUTOGRAD_STATE = register_break(
     "tensor-autograd-state",

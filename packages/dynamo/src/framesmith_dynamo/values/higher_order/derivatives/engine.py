@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.engine import engine_gradients, fits_leaf, own_gradient
+from framesmith_aten.graphs.autograd_calls import engine_gradients, fits_leaf, own_gradient
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak

@@ -1,4 +1,4 @@
-"""Calls of autograd's engine as nodes of a torch-level graph."""
+"""A program's calls of autograd, as nodes of a torch-level graph: new leaves, nodes that modules hook, the engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ import torch
 
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.symbolic import equal
+from framesmith_aten.torch_adapter import unstable
+
+
+def new_leaf(value: torch.Tensor) -> torch.Tensor:
+    """Return a leaf with the memory of `value` that requires gradients: for `value.requires_grad_()`."""
+    return value.detach().requires_grad_()
+
+
+def through_one_node(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return views of the tensors, all made by one autograd node that does nothing: hooks on it see all gradients.
+
+    Autograd refuses writes to the views, as to those of any autograd.Function.
+    """
+    views: tuple[torch.Tensor, ...] = unstable.BackwardHookFunction.apply(*tensors)
+    return views
 
 
 def engine_gradients(
