@@ -25,7 +25,7 @@ def forgotten() -> Iterator[None]:
 
 @dataclass
 class World:
-    """What a program works on."""
+    """The state that a program works on."""
 
     net: nn.Module = field(
         default_factory=lambda: nn.Sequential(
