@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from framesmith_bytecode import EXIT_SLOTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
@@ -12,9 +12,6 @@ from framesmith_dynamo.values.errors import namesake, refuse_positional
 from framesmith_dynamo.values.exits import ExitValue
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.exceptions import TracebackValue
-
-if TYPE_CHECKING:
-    pass
 
 
 def enter(manager: Any, *methods: str) -> None:
