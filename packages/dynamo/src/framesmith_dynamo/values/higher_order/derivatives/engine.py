@@ -10,6 +10,7 @@ the call to the engine, behind a graph break.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -83,26 +84,25 @@ def _pass(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value, given: 
     enabled = torch.is_grad_enabled()
     if enabled:
         tr.emit_state(unstable.set_grad_enabled, False)
-    storages = [storage_id(one.fake) for one in found if isinstance(one, TensorValue)]
+    uses = Counter(storage_id(ref.fake) for ref in tr.builder.refs.values() if ref.fake.layout is torch.strided)
+    given = Counter(id(one) for one in found)
     for leaf, gradient in zip(reached, found, strict=True):
         if isinstance(gradient, TensorValue):
-            _accumulate(tr, leaf, gradient, storages)
+            _accumulate(tr, leaf, gradient, is_shared=max(uses[storage_id(gradient.fake)], given[id(gradient)]) > 1)
     if enabled:
         tr.emit_state(unstable.set_grad_enabled, True)
     return tr.constant(None)
 
 
-def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, storages: Sequence[int]) -> None:
+def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, is_shared: bool) -> None:
+    """Store a leaf's first gradient, or add to the one it has. `is_shared`: others have the memory of `gradient`."""
     before = leaf.getattr_(tr, "grad")
     if not before.is_none():
         if not isinstance(before, TensorValue) or before.fake.requires_grad or before.fake.layout is not torch.strided:
             _refuse("a gradient that has a history, or is sparse")
         tr.call_torch("add_", (before, gradient), {})
         return
-    fake, own = gradient.fake, storage_id(gradient.fake)
-    others = (ref.fake for ref in tr.builder.refs.values() if ref.fake is not fake)
-    shared = storages.count(own) > 1 or any(one.layout is torch.strided and storage_id(one) == own for one in others)
-    if shared or not fits_leaf(fake, leaf.fake):
+    if is_shared or not fits_leaf(gradient.fake, leaf.fake):
         made = tr.call_torch(own_gradient, (gradient, leaf), {})
         assert isinstance(made, TensorValue)
         gradient = made
