@@ -85,10 +85,10 @@ def _pass(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value, given: 
     if enabled:
         tr.emit_state(unstable.set_grad_enabled, False)
     uses = Counter(storage_id(ref.fake) for ref in tr.builder.refs.values() if ref.fake.layout is torch.strided)
-    given = Counter(id(one) for one in found)
+    repeats = Counter(id(one) for one in found)
     for leaf, gradient in zip(reached, found, strict=True):
         if isinstance(gradient, TensorValue):
-            _accumulate(tr, leaf, gradient, is_shared=max(uses[storage_id(gradient.fake)], given[id(gradient)]) > 1)
+            _accumulate(tr, leaf, gradient, is_shared=max(uses[storage_id(gradient.fake)], repeats[id(gradient)]) > 1)
     if enabled:
         tr.emit_state(unstable.set_grad_enabled, True)
     return tr.constant(None)
