@@ -21,6 +21,24 @@ LATER: dict[str, Any] = {}
 GOOD, BAD = torch.tensor([0, 1]), torch.tensor([0, 9])
 
 
+@torch.library.custom_op("ordered::refuse_nine", mutates_args=())
+def refuse_nine(index: Tensor) -> None:
+    SEEN.append("refuse")
+    if index[1] == 9:
+        raise ValueError("nine")
+
+
+refuse_nine.register_fake(lambda index: None)
+
+
+@torch.library.custom_op("ordered::modes", mutates_args=())
+def note_modes(x: Tensor) -> None:
+    SEEN.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+
+
+note_modes.register_fake(lambda x: None)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_seen() -> Iterator[None]:
     framesmith.reset()
@@ -144,12 +162,75 @@ def in_a_checkpoint(x: Tensor, index: Tensor) -> Any:
     return checkpoint(function, x, use_reentrant=False)[index]
 
 
+class Swallows:
+    """Notes where it is entered and left, and drops errors."""
+
+    def __enter__(self) -> None:
+        SEEN.append("entered")
+
+    def __exit__(self, *error: object) -> bool:
+        SEEN.append("left")
+        return True
+
+
+def raised(x: Tensor, index: Tensor) -> Any:
+    """The operator itself raises."""
+    try:
+        refuse_nine(index)
+        OPS.log(x, "tried")
+    except ValueError:
+        return x * 3
+    return x * 2
+
+
+def raised_inside(x: Tensor, index: Tensor) -> Any:
+    def inner(y: Tensor) -> Tensor:
+        OPS.log(y, "inside")
+        refuse_nine(index)
+        return y.sin()
+
+    try:
+        return inner(x) * 2
+    except ValueError:
+        return x * 3
+
+
+def in_a_block(x: Tensor, index: Tensor) -> Any:
+    with Swallows():
+        OPS.log(x, "first")
+        refuse_nine(index)
+        OPS.log(x, "second")
+    return x * 2
+
+
+def in_a_block_behind_a_break(x: Tensor, index: Tensor) -> Any:
+    with Swallows():
+        torch._dynamo.graph_break()
+        refuse_nine(index)
+        OPS.log(x, "inside")
+    return x * 2
+
+
+def before_a_branch(x: Tensor, index: Tensor) -> Any:
+    def true(x: Tensor) -> Tensor:
+        OPS.log(x, "true")
+        return x * 2
+
+    OPS.log(x, "before")
+    y = torch.cond(x.sum() > -100, true, lambda x: x * 3, (x,))
+    OPS.log(y, "behind")
+    return y
+
+
 def clear() -> None:
     for one in (SEEN, STATE, LATER):
         one.clear()  # type: ignore[attr-defined]
 
 
-BROKEN = [changed, input_changed, changed_again, caught, in_a_branch, in_a_checkpoint]
+BROKEN = [
+    changed, input_changed, changed_again, caught, in_a_branch, in_a_checkpoint,
+    raised, raised_inside, in_a_block, in_a_block_behind_a_break, before_a_branch,
+]  # fmt: skip
 
 
 def outcome(function: Callable[..., Any], index: Tensor, *, gradient: bool) -> list[Any]:
@@ -245,3 +326,47 @@ def test_its_own_error_leaves_the_frame() -> None:
                 SEEN.append(str(error))
             seen.append([*SEEN, dict(STATE), dict(LATER)])
         assert seen[0] == seen[1]
+
+
+def test_in_the_modes_of_their_lines() -> None:
+    def function(x: Tensor) -> Tensor:
+        note_modes(x)
+        with torch.no_grad():
+            note_modes(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            note_modes(x)
+        note_modes(x)
+        return x * 2
+
+    compiled = framesmith.compile(function, strict=True, fullgraph=True)
+    for around in (torch.enable_grad, torch.no_grad):
+        seen = []
+        for call in (compiled, function):
+            clear()
+            with around():
+                call(X)
+                seen.append([*SEEN, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")])
+        assert seen[0] == seen[1]
+
+
+def test_weights_cast_for_one_call_are_not_cast_weights_of_the_next() -> None:
+    """The weight changes between calls; autocast's cache must not hold what it was."""
+    weight = torch.nn.Parameter(torch.eye(2))
+
+    @torch.library.custom_op("ordered::multiply", mutates_args=())
+    def multiply(x: Tensor) -> None:
+        SEEN.append((x @ weight).sum().item())
+
+    multiply.register_fake(lambda x: None)
+
+    def function(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            multiply(x)
+        return x * 2
+
+    compiled = framesmith.compile(function, strict=True, fullgraph=True)
+    for _ in range(3):
+        compiled(torch.ones(1, 2))
+        with torch.no_grad():
+            weight.mul_(2)
+    assert SEEN == [2, 4, 8]

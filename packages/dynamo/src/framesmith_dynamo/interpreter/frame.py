@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from framesmith_bytecode import EXIT_SLOTS
 from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks, register_break
 from framesmith_dynamo.interpreter import inlining, repeated_regions
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
@@ -15,6 +16,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, TraceFacts,
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.exits import ExitValue
 from framesmith_dynamo.values.functions.cells import CellValue
+from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.lookup.entries import SETTLED_KINDS, guard_same
 from framesmith_dynamo.values.lookup.libraries import is_settled
 from framesmith_dynamo.values.lookup.static import is_compared_by_code
@@ -57,6 +59,13 @@ BY_VALUE = frozenset({
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), tuple, frozenset, range,
     slice,
 })  # fmt: skip
+
+
+def _is_exit_of_torch(value: Value | None) -> bool:
+    """Whether a slot of the stack holds the exit of a context of torch, which a continuation has entered itself."""
+    if isinstance(value, MethodValue):
+        return value.owner.python_type().__module__.partition(".")[0] == "torch"
+    return isinstance(value, ExitValue) and isinstance(value.manager, TorchContextValue)
 
 
 class Frame:
@@ -120,11 +129,13 @@ class Frame:
         code, protection = self.code, self.code.protections[self.pc - 1]
         while protection is not None:
             first, second = (one.op for one in code.instrs[protection.target : protection.target + 2])
-            if (first, second) != ("PUSH_EXC_INFO", "WITH_EXCEPT_START") and first != "COPY":
+            if (first, second) == ("PUSH_EXC_INFO", "WITH_EXCEPT_START"):
+                if not any(map(_is_exit_of_torch, self.stack[protection.depth - EXIT_SLOTS : protection.depth])):
+                    return True
+            elif first != "COPY":
                 return True
             protection = code.protections[protection.target]
-        exits = [one for one in self.stack if isinstance(one, ExitValue)]
-        return not all(isinstance(one.manager, TorchContextValue) for one in exits)
+        return False
 
     # The value stack
 

@@ -28,7 +28,7 @@ from framesmith_aten.tensor_methods import concerns_pinning
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.graph.fx_arguments import NotExpressible
-from framesmith_dynamo.tensor_calls.ordered_effects import EFFECT_READS, after_graph, writes_too_early
+from framesmith_dynamo.tensor_calls.ordered_effects import EFFECT_READS, placed_after_graph, writes_too_early
 from framesmith_dynamo.tensor_calls.rollback import changed_histories, check_rollback, guard_change
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
@@ -250,7 +250,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
     result, effects = _on_fakes(frame, target, graph_args, graph_kwargs)
-    if effects.external and result is None and after_graph(frame, frame.state, target, args, kwargs):
+    if effects.external and placed_after_graph(frame, frame.state, target, args, kwargs, result):
         return frame.constant(None)
     try:
         node = builder.record(target, graph_args, graph_kwargs, result, effects)

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith_aten.layouts import storage_id
-from framesmith_dynamo.breaks import register_break
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import MutationRefused
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
+    from framesmith_guards.contexts.ambient import Ambient
 
 EFFECT_READS = register_break(
     "effect-reads-changed",
@@ -34,12 +36,40 @@ EFFECT_BETWEEN = register_break(
     why="its changes are made at once, and the operator may raise, or look at it",
     hint="make one change, before or after the operator is called",
 )
+EFFECT_CAUGHT = register_break(
+    "effect-caught",
+    what="an operator with effects is called where the program may see its error",
+    why="it is called after the graph, where no block of the program is open; in the graph, it is called again if it "
+    "raises",
+    hint="call it outside of the try or with statement",
+)
+EFFECT_ORDER = register_break(
+    "effect-order",
+    what="an operator with effects has to be a part of the graph (in a body, or since it returns a value), "
+    "after a call of another one",
+    why="the other one is called after the graph: the order of effects would not be the program's",
+    hint="call it before the other one, or end the graph between them",
+)
 
 
-def after_graph(tr: Tracer, state: TraceState, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def placed_after_graph(
+    tr: Tracer, state: TraceState, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: object
+) -> bool:
+    """Note a call of an operator with effects for after the graph, or return False: it becomes a node.
+
+    Breaks where a node would come before an operator that is called after the graph.
+    """
+    if result is None and _after_graph(tr, state, target, args, kwargs):
+        return True
+    if tr.facts.read_after_graph is not None:
+        raise GraphBreak(EFFECT_ORDER, getattr(target, "__name__", str(target)))
+    return False
+
+
+def _after_graph(tr: Tracer, state: TraceState, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Note a call of an operator that returns nothing for after the graph; False where it has to be a node.
 
-    So it is in bodies, for arguments that may change until then, and where the program may catch its error.
+    So it is in bodies, and for arguments that may change until then. Breaks where the program may catch its error.
     """
     given = [*args, *kwargs.values()]
     body = tr.facts.body
@@ -48,9 +78,10 @@ def after_graph(tr: Tracer, state: TraceState, target: Any, args: Sequence[Any],
     if state.builder.is_in_region or not all(map(_is_fixed, given)):
         return False
     if any(one.may_catch() for one in state.running) or state.handled is not None:
-        return False
+        raise GraphBreak(EFFECT_CAUGHT, getattr(target, "__name__", str(target)))
+    modes = ambient.read() if state.builder.state.changes else None
     try:
-        tr.journal.record_ordered_call(_called_with(target, len(args), tuple(kwargs)), *map(_as_it_is, given))
+        tr.journal.record_ordered_call(_called_with(target, len(args), tuple(kwargs), modes), *map(_as_it_is, given))
     except MutationRefused:
         return False
     read = {storage_id(one.fake) for one in given if isinstance(one, TensorValue)}
@@ -79,14 +110,26 @@ def _as_it_is(value: Value) -> Value:
     return TensorValue(value.ref, cls=value.cls, source=value.source) if isinstance(value, TensorValue) else value
 
 
+def _in_modes(modes: Ambient, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Call a function in the modes of another place. Weights that autocast casts for it are forgotten."""
+    try:
+        with ambient.preserved():
+            ambient.write(modes)
+            function(*args, **kwargs)
+    finally:
+        if modes.any_autocast:
+            torch.clear_autocast_cache()
+
+
 @functools.cache
-def _called_with(target: Any, count: int, names: tuple[str, ...]) -> Callable[..., None]:
-    """Return the call of an operator with `count` arguments by position, and others by name."""
-    if not names:
+def _called_with(target: Any, count: int, names: tuple[str, ...], modes: Ambient | None) -> Callable[..., None]:
+    """Return the call of an operator with `count` arguments by position, and others by name, in the modes if any."""
+    if not names and modes is None:
         return target  # type: ignore[no-any-return]
+    function = target if modes is None else functools.partial(_in_modes, modes, target)
 
     @functools.wraps(target)
     def call(*given: Any) -> None:
-        target(*given[:count], **dict(zip(names, given[count:], strict=True)))
+        function(*given[:count], **dict(zip(names, given[count:], strict=True)))
 
     return call
