@@ -253,7 +253,7 @@ BREAKING = {
     "unique": lambda x: torch.unique(x) + 1,
     "seed": lambda x: (torch.manual_seed(3), x + torch.rand(3, 4))[1],
     "contains": lambda x: (x * 2, 3.0 in x),
-    "backward": lambda x: (SCALE * x).sum().backward() or x + 1,
+    "recorded backward": lambda x: (SCALE * x).sum().backward(create_graph=True) or x + 1,
     "init": lambda x: torch.nn.init.zeros_(x.clone()) + 1,
     "linear": lambda x: seeded_linear()(x),
     "text": lambda x: (x + 1, f"{x.sum()}"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -39,6 +40,11 @@ _METHOD = inspect.signature(torch.Tensor.backward)
 @handles(torch.autograd.grad)
 def grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.autograd.grad` of tensors of the graph."""
+    with _breaking("torch.autograd.grad"):
+        return _grad(tr, args, kwargs)
+
+
+def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = _bound(tr, _GRAD, args, kwargs)
     outputs, inputs = _tensors(tr, given["outputs"]), _tensors(tr, given["inputs"])
     if _flag(given["is_grads_batched"]) or not _flag(given["only_inputs"]):
@@ -55,16 +61,18 @@ def grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.autograd.backward)
 def backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    given = _bound(tr, _BACKWARD, args, kwargs)
-    if not given["grad_variables"].is_none():
-        _refuse("grad_variables")
-    return _pass(tr, _tensors(tr, given["tensors"]), given["grad_tensors"], given)
+    with _breaking("torch.autograd.backward"):
+        given = _bound(tr, _BACKWARD, args, kwargs)
+        if not given["grad_variables"].is_none():
+            _refuse("grad_variables")
+        return _pass(tr, _tensors(tr, given["tensors"]), given["grad_tensors"], given)
 
 
 @c_method("backward", torch.Tensor)
 def backward_of(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    given = _bound(tr, _METHOD, (self, *args), kwargs)
-    return _pass(tr, [self], given["gradient"], given)
+    with _breaking("backward()"):
+        given = _bound(tr, _METHOD, (self, *args), kwargs)
+        return _pass(tr, [self], given["gradient"], given)
 
 
 def _pass(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value, given: dict[str, Value]) -> Value:
@@ -99,7 +107,7 @@ def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, is_shared:
     before = leaf.getattr_(tr, "grad")
     if not before.is_none():
         if not isinstance(before, TensorValue) or before.fake.requires_grad or before.fake.layout is not torch.strided:
-            _refuse("a gradient that has a history, or is sparse")
+            _refuse("a gradient that has a history, or is sparse", early=False)
         tr.call_torch("add_", (before, gradient), {})
         return
     if is_shared or not fits_leaf(gradient.fake, leaf.fake):
@@ -132,7 +140,7 @@ def _engine(
         effects_of(_last_call(tr)).irreversible = True  # it frees histories, though nothing may read the gradients
     found = made.unpack(tr)
     if any(isinstance(one, TensorValue) and one.fake.layout is not torch.strided for one in found):
-        _refuse("sparse gradients")
+        _refuse("sparse gradients", early=False)
     return found
 
 
@@ -148,7 +156,7 @@ def _bound(tr: Tracer, signature: inspect.Signature, args: Args, kwargs: Kwargs)
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        raise GraphBreak(AUTOGRAD_CALL, str(error)) from error
+        _refuse(str(error))
     rest = {name: one.default for name, one in signature.parameters.items() if name not in bound}
     return {**{name: tr.constant(default) for name, default in rest.items()}, **bound}
 
@@ -168,8 +176,25 @@ def _flag(value: Value, default: bool = False) -> bool:
     return default if found is None else bool(found)
 
 
-def _refuse(what: str) -> NoReturn:
-    raise GraphBreak(AUTOGRAD_CALL, what)
+class _Refused(Exception):
+    """A call that is left to the engine. `early`: nothing has been recorded of it."""
+
+    def __init__(self, what: str, early: bool) -> None:
+        super().__init__(what)
+        self.early = early
+
+
+def _refuse(what: str, early: bool = True) -> NoReturn:
+    raise _Refused(what, early)
+
+
+@contextmanager
+def _breaking(name: str) -> Iterator[None]:
+    """Break the graph at a call that is refused inside, by its name."""
+    try:
+        yield
+    except _Refused as refused:
+        raise GraphBreak(AUTOGRAD_CALL, f"{name}: {refused}", before_effects=refused.early) from refused
 
 
 def _check(tr: Tracer, outputs: Sequence[TensorValue]) -> None:
@@ -183,16 +208,16 @@ def _check(tr: Tracer, outputs: Sequence[TensorValue]) -> None:
         _refuse("hooks that the function has registered run in the pass")
     if unstable.top_saved_tensors_default_hooks(True) is not None or torch.is_anomaly_enabled():
         _refuse("saved-tensor hooks, or anomaly mode")
-    if _is_distributed(tr):
-        _refuse("a process group, whose reducers hook gradients")
+    _check_distributed(tr)
     if not outputs or not all(one.fake.requires_grad for one in outputs):
         _refuse("a tensor without gradients")
 
 
-def _is_distributed(tr: Tracer) -> bool:
-    """Whether a process group exists; the answer is guarded."""
+def _check_distributed(tr: Tracer) -> None:
+    """Break where a process group exists; the answer is guarded."""
     distributed = torch.distributed
-    return distributed.is_available() and tr.call(value_by_name(tr, distributed.is_initialized), (), {}).bool_(tr)
+    if distributed.is_available() and tr.call(value_by_name(tr, distributed.is_initialized), (), {}).bool_(tr):
+        _refuse("a process group, whose reducers hook gradients")
 
 
 def _check_hooks(tr: Tracer, tensor: TensorValue) -> None:
