@@ -101,6 +101,36 @@ def leaf_itself(world: World, x: Tensor) -> Any:
     return given
 
 
+def of_a_gradient_that_others_hold(world: World, x: Tensor) -> Any:
+    """Autograd stores a copy of a gradient that somebody holds, but not of one whose memory alone is held."""
+    given, flat = torch.ones(4, 3), torch.ones(12)
+    (world.weight * 1).backward(given)
+    world.table.weight.view(15)[:12].backward(flat)
+    world.net[0].weight.view(12).backward(flat)  # type: ignore[operator]
+    given.mul_(2)
+    flat.mul_(3)
+    return given, flat
+
+
+def gradients_that_share_memory(world: World, x: Tensor) -> Any:
+    weight = world.net[0].weight
+    (weight.view(12) + world.weight.t().view(12)).sin().sum().backward()  # type: ignore[operator]
+    weight.grad.mul_(2)  # type: ignore[union-attr, operator]
+    return world.weight.grad * 1  # type: ignore[operator]
+
+
+def conjugated(world: World, x: Tensor) -> Any:
+    made = torch.complex(x, x * 2).requires_grad_()
+    made.conj().backward(torch.ones(6, 3) * 1j)
+    assert made.grad is not None
+    return torch.view_as_real(made.grad.resolve_conj()), made.grad.is_conj()
+
+
+def of_repeated_inputs(world: World, x: Tensor) -> Any:
+    loss = (x @ world.weight.t()).sin().sum()
+    loss.backward(inputs=[world.weight, world.weight])
+
+
 def of_some_inputs(world: World, x: Tensor) -> Any:
     loss = (x @ world.weight.t()).sum() + (x @ world.wide.t()).cos().sum()
     loss.backward(inputs=[world.wide])
@@ -218,7 +248,8 @@ def unused_gradients(world: World, x: Tensor) -> Any:
 
 ONE_GRAPH: list[Program] = [
     stored, accumulated, a_step, zeroed_in_place, in_other_layouts, of_a_view, shared_gradient, given_gradient,
-    leaf_itself, of_some_inputs, of_several_tensors, of_made_leaves, retained, returned_for_another_pass, two_losses,
+    leaf_itself, of_a_gradient_that_others_hold, gradients_that_share_memory, conjugated, of_repeated_inputs,
+    of_some_inputs, of_several_tensors, of_made_leaves, retained, returned_for_another_pass, two_losses,
     detached_parts, in_no_grad, gradients, unused_inputs, of_intermediates, penalty, hessian_vector, inner_steps,
     embedded, under_autocast, control_flow, consumed, unused_gradients,
 ]  # fmt: skip
@@ -237,12 +268,28 @@ def hooked_before(world: World, x: Tensor) -> Any:
     (x @ world.wide.t()).sin().sum().backward()
 
 
+def hooked_node(world: World, x: Tensor) -> Any:
+    if not world.seen:
+        torch._dynamo.graph_break()
+        node: Any = torch.autograd.graph.get_gradient_edge(world.wide).node
+        node.register_hook(lambda *_: world.seen.append("ran"))
+        node.register_prehook(lambda *_: world.seen.append("runs"))
+        world.seen.append(node)  # which lives as long as somebody has it
+    (x @ world.wide.t()).sin().sum().backward()
+
+
 def hooked_intermediate(world: World, x: Tensor) -> Any:
     y = x @ world.weight.t()
     y.register_hook(lambda grad: world.seen.append(float(grad.sum())))
     y.retain_grad()
     y.sum().backward()
     return y.grad
+
+
+def in_another_dtype(world: World, x: Tensor) -> Any:
+    if hasattr(world.table.weight, "grad_dtype"):
+        world.table.weight.grad_dtype = torch.float64
+    world.table.weight.square().sum().backward()
 
 
 def recomputed(world: World, x: Tensor) -> Any:
@@ -307,7 +354,8 @@ def with_recorded_gradients(world: World, x: Tensor) -> Any:
 
 
 IN_PIECES: list[Program] = [
-    hooked_leaf, hooked_before, hooked_intermediate, recomputed, sparse, behind_a_break, second_pass,
+    hooked_leaf, hooked_before, hooked_node, in_another_dtype, hooked_intermediate, recomputed, sparse,
+    behind_a_break, second_pass,
     without_gradients, not_scalar, of_an_unused_input, saving_elsewhere, with_recorded_gradients,
 ]  # fmt: skip
 
@@ -336,7 +384,8 @@ def outcomes(program: Program, compile: Callable[[Program], Program], calls: int
         memory = [one.untyped_storage().data_ptr() for one in grads if one is not None]
         found.append([
             shown(result), shown(world.parameters()), shown(grads), shown([*world.net.buffers()]), same,
-            len(memory) == len({*memory}), shown(world.seen), torch.rand(2),
+            [memory.index(one) for one in memory],
+            shown([one for one in world.seen if isinstance(one, str | float)]), torch.rand(2),
         ])  # fmt: skip
     return found
 

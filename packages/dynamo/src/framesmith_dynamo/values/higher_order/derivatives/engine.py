@@ -19,7 +19,6 @@ import torch
 from torch import fx
 
 from framesmith_aten.graphs.autograd_calls import engine_gradients, fits_leaf, own_gradient
-from framesmith_aten.layouts import storage_id
 from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.torch_adapter import unstable
@@ -85,32 +84,34 @@ def _pass(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value, given: 
         wanted = _tensors(tr, given["inputs"])
         if not wanted or not all(any(one is leaf for leaf in reached) for one in wanted):
             _refuse("inputs that are no leaves of the graph")
-        reached = wanted
+        reached = [one for place, one in enumerate(wanted) if not any(one is other for other in wanted[:place])]
     for leaf in reached:
         _check_hooks(tr, leaf)
+        _check_node(leaf)
+    held = {*tr.builder.refs}
     found = _engine(tr, outputs, reached, cotangents, given["retain_graph"], False, True, False)
     enabled = torch.is_grad_enabled()
     if enabled:
         tr.emit_state(unstable.set_grad_enabled, False)
-    uses = Counter(storage_id(ref.fake) for ref in tr.builder.refs.values() if ref.fake.layout is torch.strided)
-    repeats = Counter(id(one) for one in found)
+    repeats = Counter(id(one.fake) for one in found if isinstance(one, TensorValue))
     for leaf, gradient in zip(reached, found, strict=True):
         if isinstance(gradient, TensorValue):
-            _accumulate(tr, leaf, gradient, is_shared=max(uses[storage_id(gradient.fake)], repeats[id(gradient)]) > 1)
+            own = id(gradient.fake)
+            _accumulate(tr, leaf, gradient, own in held or repeats[own] > 1)
     if enabled:
         tr.emit_state(unstable.set_grad_enabled, True)
     return tr.constant(None)
 
 
-def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, is_shared: bool) -> None:
-    """Store a leaf's first gradient, or add to the one it has. `is_shared`: others have the memory of `gradient`."""
+def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, is_held: bool) -> None:
+    """Add a gradient to a leaf's, or store it; `is_held`: others have this very tensor, so that a copy is stored."""
     before = leaf.getattr_(tr, "grad")
     if not before.is_none():
         if not isinstance(before, TensorValue) or before.fake.requires_grad or before.fake.layout is not torch.strided:
             _refuse("a gradient that has a history, or is sparse", early=False)
         tr.call_torch("add_", (before, gradient), {})
         return
-    if is_shared or not fits_leaf(gradient.fake, leaf.fake):
+    if is_held or not fits_leaf(gradient.fake, leaf.fake):
         made = tr.call_torch(own_gradient, (gradient, leaf), {})
         assert isinstance(made, TensorValue)
         gradient = made
@@ -221,10 +222,14 @@ def _check_distributed(tr: Tracer) -> None:
 
 
 def _check_hooks(tr: Tracer, tensor: TensorValue) -> None:
-    """Break where an input has hooks; that it has none is guarded."""
+    """Break where an input has hooks, or gradients of another dtype; that it has not is guarded."""
     real = tensor.ref.real
     if real is None or tensor.source is None:
         return
+    if real.is_leaf and hasattr(real, "grad_dtype"):
+        if real.grad_dtype is not real.dtype:
+            _refuse(f"the grad_dtype of {tensor.describe()}")
+        tr.guard(AttrSource(tensor.source, "grad_dtype"), "EQUALS_MATCH", real.dtype)
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         hooks = getattr(real, name)
         if hooks:
@@ -234,6 +239,19 @@ def _check_hooks(tr: Tracer, tensor: TensorValue) -> None:
             tr.guard(source, "NONE_MATCH")
         else:
             tr.guard(source, "LENGTH", 0)
+
+
+def _check_node(leaf: TensorValue) -> None:
+    """Break where the node that accumulates a leaf's gradient has hooks."""
+    real = leaf.ref.real
+    if real is None or not real.requires_grad:
+        return
+    node: Any = torch.autograd.graph.get_gradient_edge(real).node
+    for register in (node.register_hook, node.register_prehook):
+        handle = register(lambda *_: None)
+        handle.remove()
+        if handle.hooks_dict_ref():
+            _refuse(f"hooks of the node that accumulates the gradient of {leaf.describe()}")
 
 
 def _leaves(tr: Tracer, outputs: Sequence[TensorValue]) -> Iterator[TensorValue]:
