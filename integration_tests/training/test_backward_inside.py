@@ -444,3 +444,43 @@ def test_hooks_registered_between_calls_recompile() -> None:
     world.weight.register_hook(seen.append)
     compiled(world, x)
     assert len(seen) == 1
+
+
+def test_gradients_may_pass_through_a_history_from_outside() -> None:
+    def program(weight: Tensor, made: Tensor) -> Any:
+        loss = made.sin().sum() + weight.sum()
+        return torch.autograd.grad(loss, [weight], retain_graph=True), torch.autograd.grad(loss, [made, weight])
+
+    found = []
+    for function in (program, framesmith.compile(program, strict=True)):
+        weight = torch.arange(3.0).requires_grad_()
+        found.append(function(weight, weight.exp()))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def both_reached(one: Tensor, other: Tensor) -> Any:
+    (one.sin().sum() + other.cos().sum()).backward()
+
+
+def both_asked_for(one: Tensor, other: Tensor) -> Any:
+    return torch.autograd.grad(one.sin().sum(), [one, other], allow_unused=True)
+
+
+def one_reached(one: Tensor, other: Tensor) -> Any:
+    one.sin().sum().backward()
+    return other.grad is None
+
+
+def stored_in_one(one: Tensor, other: Tensor) -> Any:
+    one.grad = torch.ones(3)
+    return other.grad is None
+
+
+@pytest.mark.parametrize("program", [both_reached, both_asked_for, one_reached, stored_in_one])
+def test_one_tensor_where_two_were_met_recompiles(program: Callable[[Tensor, Tensor], Any]) -> None:
+    found = []
+    for function in (program, framesmith.compile(program, strict=True)):
+        function(torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))
+        tied = torch.ones(3, requires_grad=True)
+        found.append((function(tied, tied), tied.grad))
+    assert str(found[0]) == str(found[1])

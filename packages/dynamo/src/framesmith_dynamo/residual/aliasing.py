@@ -28,6 +28,7 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
         sources = [ref.source for ref in used if ref.source is not None]
         yield Guard(sources[0], "NOT_ALIASED", tuple(sources[1:]))
     yield from memory_guards(used)
+    yield from _tensor_guards(state)
     keys: dict[type, list[Source]] = {}
     for value in state.facts.identity_keys.values():
         assert value.source is not None
@@ -40,6 +41,14 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
             rest = tuple(other for other in others if other is not source)
             if rest:
                 yield Guard(source, "NOT_ALIASED", rest)
+
+
+def _tensor_guards(state: TraceState) -> Iterator[Guard]:
+    """Return a guard that tensors are distinct objects, where one gets attributes or the engine tells them apart."""
+    found = [(value, source) for obj, value, source in state.by_identity.values() if isinstance(obj, torch.Tensor)]
+    if len(found) > 1 and (state.facts.runs_engine or any(_is_mutated(state, value) for value, _ in found)):
+        first, *others = [source for _, source in found]
+        yield Guard(first, "NOT_ALIASED", tuple(others))
 
 
 #: (sources of mutated objects, sources of all objects that may alias one of them)

@@ -119,6 +119,8 @@ class TraceFacts:
     read_after_graph: set[int] | None = None
     #: Tensors of the trace, by id, that keep their gradients.
     retains_grad: set[int] = field(default_factory=set)
+    #: Whether autograd's engine runs in the graph.
+    runs_engine: bool = False
     #: The autograd nodes of tensors that modules with backward hooks take and return, by the id of the tensor.
     hook_nodes: dict[int, Value] = field(default_factory=dict)
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.

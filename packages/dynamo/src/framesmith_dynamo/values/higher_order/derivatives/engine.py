@@ -51,6 +51,12 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     _check(tr, outputs)
     for one in inputs:
         _check_hooks(tr, one)
+    older = [one for one in inputs if one.ref.real is not None]
+    ends = [one for one in older if one.fake.grad_fn is not None]
+    if older:  # gradients of others cannot pass through what is older than the call
+        if ends and len({*map(id, older)}) > 1:
+            _refuse("inputs with a history outside of the compiled function")
+        list(_leaves(tr, outputs, ends))
     create = _flag(given["create_graph"])
     materialize = _flag(given["materialize_grads"])
     unused = _flag(given["allow_unused"], materialize)
@@ -134,6 +140,7 @@ def _engine(
     for one in given:
         if not one.is_none() and not isinstance(one, TensorValue):
             _refuse(f"the gradient {one.describe()}")
+    tr.facts.runs_engine = True
     retained = _flag(retain, create)
     settings = [tr.constant(one) for one in (retained, create, unused, materialize)]
     made = tr.call_torch(engine_gradients, (list(outputs), list(inputs), given, *settings), {})
@@ -254,10 +261,11 @@ def _check_node(leaf: TensorValue) -> None:
             _refuse(f"hooks of the node that accumulates the gradient of {leaf.describe()}")
 
 
-def _leaves(tr: Tracer, outputs: Sequence[TensorValue]) -> Iterator[TensorValue]:
-    """Yield the leaves that a pass reaches, in its order; break where it leaves the graph."""
-    waiting = [one.fake.grad_fn for one in outputs if one.fake.grad_fn is not None]
-    seen = {*waiting}
+def _leaves(tr: Tracer, outputs: Sequence[TensorValue], ends: Sequence[TensorValue] = ()) -> Iterator[TensorValue]:
+    """Yield the leaves that a pass reaches, in its order; break where it leaves the graph elsewhere than at `ends`."""
+    seen = {one.fake.grad_fn for one in ends}
+    waiting = [one.fake.grad_fn for one in outputs if one.fake.grad_fn is not None and one.fake.grad_fn not in seen]
+    seen.update(waiting)
     found = [one for one in outputs if one.fake.grad_fn is None]
     yield from found
     while waiting:
