@@ -44,7 +44,7 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
 
 
 def _tensor_guards(state: TraceState) -> Iterator[Guard]:
-    """Return a guard that tensors are distinct objects, where one gets attributes or the engine tells them apart."""
+    """Return a guard that tensors are distinct objects, where one gets attributes or the engine runs."""
     objects = state.by_identity.values()
     found = [(value, source) for obj, value, source in objects if issubclass(type(obj), torch.Tensor)]
     if len(found) > 1 and (state.facts.runs_engine or any(_is_mutated(state, value) for value, _ in found)):
