@@ -274,8 +274,9 @@ def raises_and_used() -> Case:
         OPS.log(y, "after")
         return y
 
-    # Not `SEEN`: `positive_only` notes what it does not declare, before `log` is called after the graph.
-    return Case(f, [(torch.tensor(v),) for v in ([5.0, 10.0], [5.0, 1.0], [2.0, 5.0])], watch=[log])
+    case = _calls(f, watch=[log], around=())
+    case.calls = [(torch.tensor(v),) for v in ([5.0, 10.0], [5.0, 1.0], [2.0, 5.0])]
+    return case
 
 
 def raises_and_unused() -> Case:
