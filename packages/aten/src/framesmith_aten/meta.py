@@ -57,7 +57,8 @@ class Effects:
     `has_offset`: one of the latter gives a storage offset. `random`: they may draw random numbers. `may_fail`: they
     can raise on some data. `unproven`: no probe could show that their kernels accept such arguments.
     `irreversible`: they return no tensors, or are not torch's own, so they may do anything. `external`: one has an
-    effect outside of tensors (`operators.has_external_effect`).
+    effect outside of tensors (`operators.has_external_effect`). `custom`: one is not torch's own, and may have an
+    effect that it does not declare.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Effects:
     unproven: bool = False
     irreversible: bool = False
     external: bool = False
+    custom: bool = False
 
     @property
     def forbid_removal(self) -> bool:
@@ -82,6 +84,7 @@ class Effects:
         self.may_fail |= inner.may_fail
         self.unproven |= inner.unproven
         self.irreversible |= inner.irreversible
+        self.custom |= inner.custom
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,7 @@ class OperatorLog(LightDispatchMode):
         effects.random |= is_random(op)
         effects.irreversible |= is_custom(op) or not op._schema.returns
         effects.external |= has_external_effect(op)
+        effects.custom |= is_custom(op)
         fails = may_fail(op, args, kwargs)
         effects.may_fail |= fails
         effects.unproven |= not answer.certain and not fails

@@ -250,7 +250,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
     result, effects = _on_fakes(frame, target, graph_args, graph_kwargs)
-    if effects.external and placed_after_graph(frame, frame.state, target, args, kwargs, result):
+    if effects.custom and placed_after_graph(frame, frame.state, target, args, kwargs, result, effects):
         return frame.constant(None)
     try:
         node = builder.record(target, graph_args, graph_kwargs, result, effects)

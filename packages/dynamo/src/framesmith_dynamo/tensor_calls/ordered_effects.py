@@ -20,6 +20,7 @@ from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import MutationRefused
 
 if TYPE_CHECKING:
+    from framesmith_aten.meta import Effects
     from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
     from framesmith_guards.contexts.ambient import Ambient
@@ -45,21 +46,28 @@ EFFECT_CAUGHT = register_break(
 )
 EFFECT_ORDER = register_break(
     "effect-order",
-    what="an operator with effects has to be a part of the graph (in a body, or since it returns a value), "
-    "after a call of another one",
-    why="the other one is called after the graph: the order of effects would not be the program's",
+    what="a custom operator has to be a part of the graph (in a body, or since it returns a value), after a call of "
+    "one with effects",
+    why="the one with effects is called after the graph, and the other may have effects that it does not declare",
     hint="call it before the other one, or end the graph between them",
 )
 
 
 def placed_after_graph(
-    tr: Tracer, state: TraceState, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: object
+    tr: Tracer,
+    state: TraceState,
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    result: object,
+    effects: Effects,
 ) -> bool:
     """Note a call of an operator with effects for after the graph, or return False: it becomes a node.
 
-    Breaks where a node would come before an operator that is called after the graph.
+    Breaks where the node of a custom operator, which may have an effect that it does not declare, would come before an
+    operator that is called after the graph.
     """
-    if result is None and _after_graph(tr, state, target, args, kwargs):
+    if effects.external and result is None and _after_graph(tr, state, target, args, kwargs):
         return True
     if tr.facts.read_after_graph is not None:
         raise GraphBreak(EFFECT_ORDER, getattr(target, "__name__", str(target)))
