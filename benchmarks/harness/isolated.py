@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.harness.device import choose, chosen
+from benchmarks.harness.operators_called import FIGURE as OPERATORS
 from benchmarks.harness.operators_called import operators_called
-from benchmarks.harness.tensors_made import peak_bytes
+from benchmarks.harness.tensors_made import PEAK, peak_bytes
 from benchmarks.harness.timing import Step, iterations_for, time_steps
 
 WARMUP = 3
+#: The counts of a step, besides its time.
+FIGURES: dict[str, Callable[[Step], int]] = {OPERATORS: operators_called, PEAK: peak_bytes}
 
 
 class IsolatedCandidate:
@@ -45,12 +49,9 @@ class IsolatedCandidate:
         """Seconds per step over `count` steps."""
         return float(self._asked("seconds", count))
 
-    def operators(self) -> int:
-        return int(self._asked("operators"))
-
-    def peak_bytes(self) -> int:
-        """The most bytes that a step's own tensors hold at once."""
-        return int(self._asked("peak"))
+    def figure(self, name: str) -> int:
+        """A count of a step, one of `FIGURES`."""
+        return int(self._asked(name))
 
     def close(self) -> None:
         self._here.close()
@@ -91,8 +92,7 @@ def _serve(there: Connection, prepare: Callable[..., Step], given: tuple[Any, ..
     answers: dict[str, Callable[..., float]] = {
         "iterations": lambda target: iterations_for(step, target),
         "seconds": lambda count: time_steps(step, count),
-        "operators": lambda: operators_called(step),
-        "peak": lambda: peak_bytes(step),
+        **{name: partial(count, step) for name, count in FIGURES.items()},
     }
     while True:
         try:

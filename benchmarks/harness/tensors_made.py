@@ -12,6 +12,9 @@ import torch
 
 Step = Callable[[], object]
 
+#: The figure of a row that `peak_bytes` gives.
+PEAK = "peak bytes"
+
 #: CPython's `allocfunc` (Include/object.h), what a type's `tp_alloc` points at.
 _ALLOCATE = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
 #: Bytes of a type object that are looked through for its `tp_alloc`.

@@ -38,7 +38,9 @@ SUITES = {
         "kernels", "flex attention on the CPU: score and mask functions, checked against eager", selective=True
     ),
     "foreign": Suite("calls", "code without tensors inside compiled functions"),
-    "functions_and_transforms": Suite("calls", "autograd Functions and torch.func programs: graphs, time of a step"),
+    "functions_and_transforms": Suite(
+        "calls", "autograd Functions and torch.func programs: graphs, time of a step", selective=True
+    ),
     "generation": Suite("models", "text generated token by token with a cache that grows"),
     "gpu_models": Suite(
         "models",

@@ -13,10 +13,11 @@ from torch import nn
 
 import framesmith
 from benchmarks.harness.candidates import available, wrap
-from benchmarks.harness.graph_counts import breaks_of, counted, forget
-from benchmarks.harness.measuring import ROUNDS, measure
+from benchmarks.harness.graph_counts import breaks_of, counted, forget, print_graphs
+from benchmarks.harness.measuring import ROUNDS, measure_isolated
 from benchmarks.harness.registry import matching
-from benchmarks.harness.timing import Row, Step, in_fresh_process
+from benchmarks.harness.summary import print_summary
+from benchmarks.harness.timing import Row, Step
 from benchmarks.models.checkpoint_programs import PROGRAMS, WIDTH, Net
 from benchmarks.models.selection import Selection
 
@@ -103,7 +104,7 @@ def graphs_of(candidate: str, name: str, use: Use) -> str:
     graphs = len(captured) or int(framesmith.stats()["graphs"])
     near = {"rtol": 2e-2, "atol": 5e-2} if "autocast" in name else {"rtol": 1e-4, "atol": 1e-5}
     equal = are_equal(found, outcomes(expected_net, expected_net, use), near)
-    return f"{graphs} {breaks_of(candidate)}{'' if equal else ' *'}"
+    return f"{graphs}, {breaks_of(candidate)}{'' if equal else ' *'}"
 
 
 def are_equal(found: list[Any], expected: list[Any], near: dict[str, float]) -> bool:
@@ -120,21 +121,9 @@ def are_equal(found: list[Any], expected: list[Any], near: dict[str, float]) -> 
     return True
 
 
-def all_uses(name: str) -> str:
-    """Return the line of a program in the table of graphs."""
-    found = [" | ".join(graphs_of(one, name, use) for one in ("framesmith", "torch.compile")) for use in USES.values()]
-    return f"{name:36}{''.join(f'{one:>20}' for one in found)}"
-
-
-def print_graphs(cases: list[Case]) -> None:
-    """Print graphs and breaks of each program in each use, each in a process."""
-    print(f"{'graphs, breaks: framesmith | peer':36}{''.join(f'{use:>20}' for use in USES)}")
-    for case in cases:
-        print(in_fresh_process(f"from {__name__} import all_uses; print(all_uses({case.name!r}))"), flush=True)
-
-
 def prepare(name: str, training: bool, candidate: str) -> Step:
     """A candidate's step of a program, called once so that it is compiled."""
+    warnings.simplefilter("ignore")
     net = net_of(name, TIMED_WIDTH).train(training)
     x = torch.randn(TIMED_ROWS, TIMED_WIDTH, requires_grad=training)
     made = partial(step, net, wrap(candidate, net), x)
@@ -148,14 +137,12 @@ def run(selection: Selection | None = None) -> list[Row]:
     cases = matching(CASES, selection.only, "program")
     names = selection.among(available())
     rows: list[Row] = []
-    print_graphs(cases)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for case in cases:
-            for training in (True, False):
-                title = f"{case.name}, {'training' if training else 'inference'}"
-                made = partial(prepare, case.name, training)
-                found = measure(title, names, made, rounds=selection.rounds_or(ROUNDS))
-                selection.keep(found)
-                rows += found
+    print_graphs(__name__, [one.name for one in cases], USES)
+    for case in cases:
+        for kind in selection.modes:
+            title, training, rounds = f"{case.name}, {kind}", kind == "training", selection.rounds_or(ROUNDS)
+            found = measure_isolated(title, names, prepare, case.name, training, rounds=rounds)
+            selection.keep(found)
+            rows += found
+    print_summary(rows)
     return rows

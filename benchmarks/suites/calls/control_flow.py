@@ -6,7 +6,7 @@ In eager mode torch compiles each call of these functions for itself, with a bac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,11 +18,11 @@ from torch._higher_order_ops import map as mapped
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.harness.candidates import available, wrap
-from benchmarks.harness.graph_counts import breaks_of, counted, forget
-from benchmarks.harness.measuring import ROUNDS, measure
+from benchmarks.harness.graph_counts import breaks_of, counted, forget, print_graphs
+from benchmarks.harness.measuring import ROUNDS, measure_isolated
 from benchmarks.harness.registry import matching
 from benchmarks.harness.summary import print_summary
-from benchmarks.harness.timing import Row, Step, in_fresh_process
+from benchmarks.harness.timing import Row, Step
 from benchmarks.models.selection import Selection
 
 Tensor = torch.Tensor
@@ -214,14 +214,15 @@ def step(function: Function, x: Tensor) -> list[Tensor]:
     return results + [one for one in torch.autograd.grad(sum(roots), leaves, allow_unused=True) if one is not None]  # type: ignore[arg-type]
 
 
-def graphs_of(name: str, program: Program, use: Use) -> str:
+def graphs_of(candidate: str, name: str, use: Use) -> str:
     """Return how many graphs and breaks a candidate makes; or the error that it raises, or that its results raise here.
 
     An error inside of a body has to be that of eager mode, and a call after it to have its results.
     """
+    [program] = matching(PROGRAMS, name, "program")
     forget()
     Switch.on = False
-    compiled, graphs = counted(name, program.function, dynamic=use.dynamic or None)
+    compiled, graphs = counted(candidate, program.function, dynamic=use.dynamic or None)
     torch.manual_seed(0)
     for one in PARAMETERS:
         one.requires_grad_(use.training)
@@ -234,7 +235,7 @@ def graphs_of(name: str, program: Program, use: Use) -> str:
             torch.testing.assert_close(step(compiled, x), step(program.function, x), rtol=1e-3, atol=1e-4)
     except Exception as failure:
         return f"raises {type(failure).__name__}"
-    return error or f"{len(graphs)}, {breaks_of(name)}"
+    return error or f"{len(graphs)}, {breaks_of(candidate)}"
 
 
 def error_of(compiled: Function, program: Program, x: Tensor) -> str:
@@ -250,45 +251,29 @@ def error_of(compiled: Function, program: Program, x: Tensor) -> str:
     return "as eager" if len(found) == 2 and found[0] == found[1] else " for ".join(found)
 
 
-def all_uses(name: str) -> str:
-    """Return the line of a program in the table of graphs."""
-    warnings.simplefilter("ignore")
-    [program] = matching(PROGRAMS, name, "program")
-    candidates = ("framesmith", "torch.compile")
-    found = [" | ".join(graphs_of(candidate, program, use) for candidate in candidates) for use in USES.values()]
-    return f"{name:20}{''.join(f'{one:>26}' for one in found)}"
-
-
-def print_graphs(programs: Sequence[Program]) -> None:
-    """Print the numbers of graphs and breaks of each program in each use, each program in a process."""
-    print(f"{'graphs, breaks':20}{''.join(f'{use:>26}' for use in USES)}")
-    for program in programs:
-        print(in_fresh_process(f"from {__name__} import all_uses; print(all_uses({program.name!r}))"), flush=True)
-
-
-def prepare(program: Program, kind: str, name: str) -> Step:
+def prepare(program: str, kind: str, candidate: str) -> Step:
     """A candidate's step, called once and checked."""
+    warnings.simplefilter("ignore")
+    [found] = matching(PROGRAMS, program, "program")
     torch.manual_seed(0)
     for one in PARAMETERS:
         one.requires_grad_(kind == "training")
-    x = torch.randn(program.rows, WIDTH, requires_grad=kind == "training")
-    made = partial(step, wrap(name, program.function), x)
-    torch.testing.assert_close(made(), step(program.function, x), rtol=1e-3, atol=1e-4)
+    x = torch.randn(found.rows, WIDTH, requires_grad=kind == "training")
+    made = partial(step, wrap(candidate, found.function), x)
+    torch.testing.assert_close(made(), step(found.function, x), rtol=1e-3, atol=1e-4)
     return made
 
 
 def run(selection: Selection | None = None) -> list[Row]:
     """Print the table of graphs; return the time of a step of each program."""
     selection = selection or Selection()
-    programs, rows = matching(PROGRAMS, selection.only, "program"), list[Row]()
-    print_graphs(programs)
+    programs, rows = [one.name for one in matching(PROGRAMS, selection.only, "program")], list[Row]()
+    print_graphs(__name__, programs, USES)
     names, rounds = selection.among(available()), selection.rounds_or(ROUNDS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for program in programs:
-            for kind in selection.modes:
-                found = measure(f"{program.name}, {kind}", names, partial(prepare, program, kind), rounds=rounds)
-                selection.keep(found)
-                rows += found
+    for program in programs:
+        for kind in selection.modes:
+            found = measure_isolated(f"{program}, {kind}", names, prepare, program, kind, rounds=rounds)
+            selection.keep(found)
+            rows += found
     print_summary(rows)
     return rows

@@ -30,8 +30,12 @@ from torch.func import (
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.harness.candidates import available, wrap
-from benchmarks.harness.graph_counts import counted, forget
-from benchmarks.harness.timing import Row, compare, in_fresh_process, print_rows
+from benchmarks.harness.graph_counts import breaks_of, counted, forget, print_graphs
+from benchmarks.harness.measuring import ROUNDS, measure_isolated
+from benchmarks.harness.registry import matching
+from benchmarks.harness.summary import print_summary
+from benchmarks.harness.timing import Row, Step
+from benchmarks.models.selection import Selection
 
 Tensor = torch.Tensor
 Program = Callable[[Tensor], Any]
@@ -277,8 +281,15 @@ TRANSFORMS: dict[str, Program] = {
 }
 
 
-#: Programs that torch.compile cannot run, and after which it leaves its transforms on.
-REFUSED_BY_INDUCTOR = frozenset({"jvp of a norm", "hessian of a norm", "vmap of hessian"})
+@dataclass(frozen=True)
+class Case:
+    """A program, by its name."""
+
+    name: str
+    kind: str
+
+
+CASES = [Case(name, "function") for name in FUNCTIONS] + [Case(name, "transform") for name in TRANSFORMS]
 
 
 @dataclass(frozen=True)
@@ -329,13 +340,14 @@ def failure(function: Program, x: Tensor) -> type[Exception]:
     raise AssertionError("no error reached the caller")
 
 
-def graphs_of(name: str, function: Program, use: Use) -> str:
+def graphs_of(candidate: str, name: str, use: Use) -> str:
     """Return how many graphs a candidate makes; or the error that it raises, or that its results raise here.
 
     One for all sizes, or for each: more are behind breaks; with none, all runs eagerly.
     """
     forget()
-    compiled, graphs = counted(name, function, dynamic=use.dynamic or None)
+    function = (FUNCTIONS | TRANSFORMS)[name]
+    compiled, graphs = counted(candidate, function, dynamic=use.dynamic or None)
     torch.manual_seed(0)
     try:
         if use.fails:
@@ -347,42 +359,32 @@ def graphs_of(name: str, function: Program, use: Use) -> str:
             torch.testing.assert_close(step(compiled, x), step(function, x), rtol=1e-3, atol=1e-4)
     except Exception as error:
         return f"raises {type(error).__name__}"
-    return str(len(graphs))
+    return f"{len(graphs)}, {breaks_of(candidate)}"
 
 
-def all_uses(name: str) -> str:
-    """Return the line of a program in the table of graphs."""
-    program = (FUNCTIONS | TRANSFORMS)[name]
-    candidates = ("framesmith", "torch.compile")
-    found = [" | ".join(graphs_of(candidate, program, use) for candidate in candidates) for use in USES.values()]
-    return f"{name:32}{''.join(f'{one:>32}' for one in found)}"
+def prepare(program: str, training: bool, candidate: str) -> Step:
+    """A candidate's step of a program."""
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    for module in (MLP, NORM):
+        module.requires_grad_(training)
+    x, function = torch.randn(64, 16, requires_grad=training), (FUNCTIONS | TRANSFORMS)[program]
+    made = partial(step, wrap(candidate, function), x)
+    torch.testing.assert_close(made(), step(function, x), rtol=1e-3, atol=1e-4)
+    return made
 
 
-def print_graphs() -> None:
-    """Print the numbers of graphs of each program in each use, each in a process: torch may leave transforms."""
-    print(f"{'graphs: framesmith | torch.compile':32}{''.join(f'{use:>32}' for use in USES)}")
-    for name in FUNCTIONS | TRANSFORMS:
-        print(in_fresh_process(f"from {__name__} import all_uses; print(all_uses({name!r}))"), flush=True)
-
-
-def timed(name: str, function: Program) -> list[Row]:
-    """Return the time of a training step of a program."""
-    torch.compiler.reset()
-    MLP.requires_grad_()
-    x = torch.randn(64, 16, requires_grad=True)
-    wrapped = {candidate: wrap(candidate, function) for candidate in available()}
-    steps = {candidate: partial(step, compiled, x) for candidate, compiled in wrapped.items()}
-    return compare(name, steps, warmup=5)
-
-
-def run() -> list[Row]:
-    """Print the table of graphs; return the time of a training step of each program that all candidates run."""
-    rows: list[Row] = []
-    print_graphs()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name, function in (FUNCTIONS | TRANSFORMS).items():
-            if name not in REFUSED_BY_INDUCTOR:
-                rows += timed(name, function)
-                print_rows(rows[-3:])
+def run(selection: Selection | None = None) -> list[Row]:
+    """Print the table of graphs; return the time of a step of each program."""
+    selection = selection or Selection()
+    programs, rows = [one.name for one in matching(CASES, selection.only, "program")], list[Row]()
+    print_graphs(__name__, programs, USES)
+    names, rounds = selection.among(available()), selection.rounds_or(ROUNDS)
+    for program in programs:
+        for kind in selection.modes:
+            training = kind == "training"
+            found = measure_isolated(f"{program}, {kind}", names, prepare, program, training, rounds=rounds)
+            selection.keep(found)
+            rows += found
+    print_summary(rows)
     return rows

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 import torch
 
-from benchmarks.harness.candidates import NAMES, wrap
-from benchmarks.harness.isolated import IsolatedCandidate
-from benchmarks.harness.measuring import ROUNDS, print_operators
-from benchmarks.harness.operators_called import FIGURE
-from benchmarks.harness.timing import Row, interleaved, print_rows
+from benchmarks.harness.candidates import wrap
+from benchmarks.harness.measuring import ROUNDS, measure_isolated, print_operators
+from benchmarks.harness.timing import Row
 from benchmarks.models.floor import floor, print_shares
 from benchmarks.models.selection import Selection, title
 from benchmarks.models.zoo import Model, build, make_step, select
@@ -42,36 +39,15 @@ def prepare(model: str, mode: str, dtype: str, name: str) -> Callable[[], object
     return step
 
 
-def measure(row: Model, mode: str, dtype: str, names: Iterable[str], rounds: int) -> list[Row]:
-    """Rows of a case; a candidate that cannot run it is reported with its reason."""
-    case = title(row, mode, dtype)
-    made = {name: IsolatedCandidate(prepare, row.name, mode, dtype, name) for name in names}
-    refused = []
-    for name in list(made):
-        try:
-            made[name].ready()
-        except RuntimeError as error:
-            del made[name]
-            refused.append(Row(case, name, float("nan"), {}, 0, str(error)))
-    counts = {name: one.iterations(TARGET) for name, one in made.items()}
-    found = interleaved(case, {name: partial(one.seconds, counts[name]) for name, one in made.items()}, rounds)
-    for one in found:
-        if one.candidate in NAMES:  # the others do not call torch's operators
-            one.figures[FIGURE] = made[one.candidate].operators()
-    for process in made.values():
-        process.close()
-    print_rows(found + refused)
-    print_operators(found)
-    return found + refused
-
-
 def run(selection: Selection | None = None) -> list[Row]:
     """All cases asked for."""
     selection = selection or Selection()
     rows: list[Row] = []
     for row, mode, dtype in selection.cases():
         names = selection.names(row, mode, dtype)
-        found = measure(row, mode, dtype, names, selection.rounds_or(ROUNDS))
+        case, rounds = title(row, mode, dtype), selection.rounds_or(ROUNDS)
+        found = measure_isolated(case, names, prepare, row.name, mode, dtype, rounds=rounds, target=TARGET)
+        print_operators(found)
         if selection.floor:
             print_shares(floor(row, mode, dtype), found)
         selection.keep(found)

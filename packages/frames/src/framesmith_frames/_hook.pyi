@@ -46,12 +46,15 @@ class SKIP:
 
 @final
 class RUN_ONCE:
-    """Answer: run this call eagerly and offer the next one."""
+    """Answer: run this call eagerly and offer the next one; with `recursive`, what it calls runs eagerly as well."""
 
     reason: str
     quiet: bool
+    recursive: bool
     returned: Callable[[], object] | None
-    def __new__(cls, reason: str, *, quiet: bool = False, returned: Callable[[], object] | None = None) -> RUN_ONCE: ...
+    def __new__(
+        cls, reason: str, *, quiet: bool = False, recursive: bool = False, returned: Callable[[], object] | None = None
+    ) -> RUN_ONCE: ...
 
 @final
 class FrameInfo:

@@ -1,4 +1,4 @@
-"""`divert_by`: calls diverted by a setting of the program. `SKIP(recursive=True)`: the hook is off in callees."""
+"""`divert_by`: calls diverted by a setting of the program. `recursive` of SKIP and RUN_ONCE: no hook in callees."""
 
 import sys
 import threading
@@ -181,7 +181,7 @@ def test_nothing_leaks(judged):
     assert [sys.getrefcount(each) for each in (eagerly, elsewhere, other, compiled.callback, NAMESPACE)] == counted
 
 
-# SKIP(recursive=True)
+# SKIP(recursive=True), RUN_ONCE(recursive=True)
 
 
 def calls(x):
@@ -226,7 +226,31 @@ def test_compiled_functions_inside_are_compiled():
     assert found == [(("first", x, 1), ("eager", x, 1)) for x in (1, 2)]
 
 
-def test_a_skip_has_the_attribute_recursive():
-    assert frames.SKIP("why", recursive=True).recursive and not frames.SKIP("why").recursive
-    with pytest.raises(TypeError):
-        frames.RUN_ONCE("why", recursive=True)
+@pytest.mark.parametrize("answer", [frames.SKIP, frames.RUN_ONCE])
+def test_answers_have_the_attribute_recursive(answer):
+    assert answer("why", recursive=True).recursive and not answer("why").recursive
+
+
+def test_a_recursive_call_run_once_includes_its_callees_and_the_next_call_is_offered():
+    answers = [frames.RUN_ONCE("once", recursive=True), frames.RUN_ONCE("once"), frames.SKIP("left out")]
+
+    def callback(frame):
+        return answers.pop(0) if frame.code is calls.__code__ else giving(first)(frame)
+
+    with frames.activated(callback):
+        assert [calls(x)[0] for x in range(4)] == [("eager", 0, 1), *(("first", x, 1) for x in (1, 2, 3))]
+        assert frames.get_callback() is callback
+    assert not answers
+
+
+def test_an_exception_ends_a_recursive_call_run_once():
+    def fails(x):
+        return plain(x) + 1
+
+    def callback(frame):
+        return frames.RUN_ONCE("once", recursive=True) if frame.code is fails.__code__ else giving(first)(frame)
+
+    with frames.activated(callback):
+        with pytest.raises(TypeError):
+            fails(1)
+        assert plain(9) == ("first", 9, 1)

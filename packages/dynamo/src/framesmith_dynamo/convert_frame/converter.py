@@ -204,9 +204,9 @@ class FrameConverter:
             return None
         return why_not_by_stance(stance, info, known)
 
-    def _run_once(self, code: CodeType, why: str, *, quiet: bool = False) -> RUN_ONCE:
+    def _run_once(self, code: CodeType, why: str, *, quiet: bool = False, recursive: bool = False) -> RUN_ONCE:
         self._report("run-once", code, why)
-        return RUN_ONCE(why, quiet=quiet)
+        return RUN_ONCE(why, quiet=quiet, recursive=recursive)
 
     def _left_eager(self, code: CodeType, why: str) -> Answer:
         """Run the call eagerly, and later ones in the same state of torch, of which the hook then asks nobody.
@@ -360,7 +360,7 @@ class FrameConverter:
 
     def _run_this_once(self, info: FrameInfo, broken: GraphBreak) -> Answer:
         self._report_break(info, broken)
-        return self._run_once(info.code, str(broken), quiet=True)
+        return self._run_once(info.code, str(broken), quiet=True, recursive=True)
 
     def _times_raised(self, code: CodeType) -> int:
         """Count one more attempt to trace the code that has ended in an exception of the program."""
@@ -374,7 +374,8 @@ class FrameConverter:
             self._report("run-once", info.code, why, location=location_of(escaped))
             unforeseen = NotRaised(f"tracing found an exception that the program did not raise: {why}")
             # held strongly during the call: the program may reset its compiler meanwhile
-            return RUN_ONCE(why, quiet=True, returned=functools.partial(self.report_error, info.code, unforeseen))
+            returned = functools.partial(self.report_error, info.code, unforeseen)
+            return RUN_ONCE(why, quiet=True, recursive=True, returned=returned)
         reason = f"tracing found an exception in {MAX_RAISED} calls; the last: {why}"
         self._report_costly(info.code, reason)
         self._report("skip", info.code, reason, location=location_of(escaped))

@@ -308,12 +308,13 @@ PyObject *entry_flat_code(Entry *entry)
 
 static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"reason", "quiet", "returned", NULL}, *names_of_skip[] = {"reason", "quiet", "recursive", NULL};
+    static char *names[] = {"reason", "quiet", "recursive", "returned", NULL};
+    static char *names_of_skip[] = {"reason", "quiet", "recursive", NULL};
     PyObject *reason, *returned = Py_None;
     int quiet = 0, recursive = 0;
     int parsed = type == &Skip_Type
                      ? PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pp", names_of_skip, &reason, &quiet, &recursive)
-                     : PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pO", names, &reason, &quiet, &returned);
+                     : PyArg_ParseTupleAndKeywords(args, kwargs, "U|$ppO", names, &reason, &quiet, &recursive, &returned);
     if (!parsed) {
         return NULL;
     }
@@ -352,6 +353,7 @@ static PyObject *answer_repr(Answer *answer)
 static PyMemberDef run_once_members[] = {
     {"reason", T_OBJECT_EX, offsetof(Answer, reason), READONLY, NULL},
     {"quiet", T_BOOL, offsetof(Answer, quiet), READONLY, NULL},
+    {"recursive", T_BOOL, offsetof(Answer, recursive), READONLY, NULL},
     {"returned", T_OBJECT, offsetof(Answer, returned), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -385,8 +387,9 @@ PyTypeObject RunOnce_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = run_once_members,
-    .tp_doc = "RUN_ONCE(reason, *, quiet=False, returned=None): run this call eagerly and offer the next one; `returned` is called "
-              "if this one returns and does not raise.",
+    .tp_doc = "RUN_ONCE(reason, *, quiet=False, recursive=False, returned=None): run this call eagerly and offer the next one; with "
+              "recursive, the functions that it calls run eagerly as well. `returned` is called if this one returns and does "
+              "not raise.",
 };
 
 /* ---- FrameInfo ---- */

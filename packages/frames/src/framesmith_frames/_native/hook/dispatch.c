@@ -43,7 +43,7 @@ static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, const 
     Found found = {0};
     PyObject *reason = NULL;
     int status = decide(call, cache, local->activation, &found, &reason);
-    int with_calls = cache->skip == SKIPPED_RECURSIVELY;
+    int with_calls = found.with_calls || cache->skip == SKIPPED_RECURSIVELY;
     cache_release(cache);
     if (status < 0) {
         status = report_error(call, local->activation, &found);

@@ -179,6 +179,7 @@ static int ask(const Call *call, Cache *cache, Activation *activation, Found *fo
         take_refusal(cache, (Answer *)answer);
         *reason = reason_to_report(cache);
         found->returned = Py_XNewRef(((Answer *)answer)->returned);
+        found->with_calls = ((Answer *)answer)->recursive;
     }
     else {
         PyErr_Format(PyExc_TypeError, "a frame callback must return Entry, SKIP or RUN_ONCE, not %.200s",

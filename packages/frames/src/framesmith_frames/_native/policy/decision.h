@@ -10,6 +10,7 @@ typedef struct {
     Entry *entry;       /* strong: the entry that applies */
     PyObject *inputs;   /* strong: the tuple from its check; NULL if it has no inputs */
     PyObject *returned; /* strong: without an entry, called when the call returns; or NULL */
+    int with_calls;     /* without an entry, whether the functions that the frame calls run eagerly as well */
 } Found;
 
 extern PyObject *error_handler; /* strong, or NULL */
