@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -337,3 +338,44 @@ def test_a_failure_names_the_compilation(monkeypatch: pytest.MonkeyPatch) -> Non
     w = torch.ones(3, requires_grad=True)
     with framesmith.compile_backward(), pytest.warns(framesmith.FramesmithWarning, match=r"compiling \[!\d+\]"):
         (w * w).sum().backward()
+
+
+def test_saved_tensors_are_freed_while_a_compiled_segment_runs() -> None:
+    """A custom operator in each derivative counts how many of the saved tensors are alive."""
+    refs: list[weakref.ref[torch.Tensor]] = []
+    live: list[int] = []
+
+    @torch.library.custom_op("framesmith_tests::counts_live", mutates_args=())
+    def counts_live(grad: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        live.append(sum(ref() is not None for ref in refs))
+        return grad * factor
+
+    counts_live.register_fake(lambda grad, factor: torch.empty_like(grad))
+
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(factor)
+            return x * factor
+
+        @staticmethod
+        def evaluate_backward(saved: Any, grads: Any) -> Any:
+            return counts_live(grads[0], saved[0]), None
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return Counting.evaluate_backward(ctx.saved_tensors, [grad])
+
+    for captured in (False, True, True):
+        refs.clear()
+        live.clear()
+        x = torch.randn(4, requires_grad=True)
+        for _ in range(8):
+            factor = torch.randn(4)
+            x = Counting.apply(x, factor)
+            refs.append(weakref.ref(factor))
+        del factor
+        with framesmith.compile_backward(strict=True) if captured else contextlib.nullcontext() as seen:
+            x.sum().backward()
+        assert live == [*range(8, 0, -1)]
+        assert seen is None or [len(program.modules) for program in seen.programs] == [1]

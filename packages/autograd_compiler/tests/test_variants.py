@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._ops import OpOverload
 
-from framesmith_autograd_compiler import capture, disabled, gate, program, variants
+from framesmith_aten.contract import Runner
+from framesmith_autograd_compiler import capture, disabled, gate, segments, variants
 from framesmith_autograd_compiler.engine import installed
 
 
@@ -197,7 +198,7 @@ def test_a_view_changed_by_a_function_of_the_user(changes):
 
 def test_numbers_that_are_equal_and_are_not_the_same():
     found = variants.Variants()
-    made = variants.Compiled(len, torch.fx.GraphModule({}, torch.fx.Graph()), (), (), False)
+    made = variants.Compiled(Runner(len), torch.fx.GraphModule({}, torch.fx.Graph()), (), (), False)
     for number in (0.0, float("nan")):
         found.add_static([number], made)
         assert found.find([number]) is made
@@ -248,7 +249,7 @@ def test_what_fails_for_some_sizes_is_not_tried_for_ever():
 
 
 def test_forms_that_change_are_compiled_for_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(program, "MOST_SIGNATURES", 2)
+    monkeypatch.setattr(segments, "MOST_SIGNATURES", 2)
 
     class Chooses(torch.autograd.Function):
         @staticmethod
@@ -325,10 +326,10 @@ def test_a_mistake_of_the_compilers_own_is_reported(strict, monkeypatch):
         if strict:
             raise Reported(where) from error
 
-    def mistaken(traced, compiled):
+    def mistaken(traced, compiled, values):
         raise AttributeError("planted")
 
-    monkeypatch.setattr(program, "dynamic_variant", mistaken)
+    monkeypatch.setattr(segments, "dynamic_variant", mistaken)
     weight = torch.nn.Parameter(torch.randn(3, 2))
     with capture(identity, on_failure=report) as seen:
         for count in (2, 3):

@@ -50,6 +50,7 @@ def compile_graph(
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
     transform_step: TransformStep | None = None,
+    boxed: bool = False,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
@@ -63,7 +64,8 @@ def compile_graph(
     are wanted; None: when grad mode is on, or turned on by the graph, and an input requires them.
     `keep_input_mutations`: the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is called
     where a backward graph cannot be compiled, which then runs uncompiled; without it the backward pass raises.
-    `transform_step` may rewrite a training step's graph before the partition.
+    `transform_step` may rewrite a training step's graph before the partition. `boxed`: the result's runner also has a
+    `boxed` function, which frees inputs as they are used, unless gradients are wanted.
 
     Raises AotUnsupported where the meaning cannot be preserved: run the graph eagerly then.
     """
@@ -101,7 +103,7 @@ def compile_graph(
     _refuse_shared_memory(call.examples, joint)
     if transform_step is not None and joint.training and (graph := transform_step(joint.graph)) is not None:
         joint.take(graph)
-    return _assemble(gm, joint, call, compiler, training, on_error)
+    return _assemble(gm, joint, call, compiler, training, on_error, boxed)
 
 
 def _compile_with_prelude(
@@ -306,6 +308,7 @@ def _assemble(
     compiler: Compiler,
     training: bool,
     on_error: OnError | None,
+    boxed: bool,
 ) -> CompiledGraph:
     root = dict(joint.attributes)
     sources = call.shape.source
@@ -314,8 +317,8 @@ def _assemble(
         graph = forward_graph(joint)
         run = compile_part(root, graph, compiler, "inference")
         modes = _call_modes(joint, training, graph)
-        text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint))
-        return CompiledGraph(text.build(), text.text, graph, (), overwritten)
+        text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint), boxed=boxed)
+        return CompiledGraph(text.build(), text.text, graph, (), overwritten, boxed=boxed)
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
     modes = _call_modes(joint, training, parts.forward)

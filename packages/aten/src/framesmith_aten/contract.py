@@ -48,13 +48,15 @@ class Runner:
 
     `rerunnable_after_error`: a call that raises leaves the inputs as if the graph had not run, or so that it can run
     again. `assumes`: a call may raise AssumptionFailed. `refusals`: what the backend declined to do ("no fused
-    attention for softmax"), each with the reason.
+    attention for softmax"), each with the reason. `boxed`: the same function of one list, which it empties so that
+    inputs are freed as they are used; None where there is none.
     """
 
     run: Callable[..., Any]
     rerunnable_after_error: bool = False
     assumes: bool = False
     refusals: Sequence[str] = ()
+    boxed: BoxedFn | None = None
 
     @classmethod
     def of(cls, found: Callable[..., Any] | Runner) -> Runner:

@@ -3,8 +3,9 @@
 from framesmith_autograd_compiler.__about__ import __version__
 from framesmith_autograd_compiler.engine import Capture, capture, disable, disabled, enable
 from framesmith_autograd_compiler.errors import AutogradCompilerError, CaptureUnsupported
-from framesmith_autograd_compiler.program import CompilerFn, Program
+from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.programs import Programs
+from framesmith_autograd_compiler.segments import CompilerFn
 
 __all__ = [
     "AutogradCompilerError",

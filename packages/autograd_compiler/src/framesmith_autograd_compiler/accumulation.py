@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,38 +17,62 @@ from framesmith_autograd_compiler.torch_adapter import unstable
 class Accumulator:
     """The engine's AccumulateGrad for one pass; a gradient that nobody else holds becomes `.grad` without a copy.
 
-    `exclusive`: no user code has seen the pass's gradients. `inputs`: the tensors of the pass, which are held
-    elsewhere.
+    `exclusive`: no user code has seen the pass's gradients. `inputs`: the tensors of the pass, which C++ code may hold.
     """
 
     def __init__(self, exclusive: bool, inputs: Sequence[torch.Tensor]) -> None:
         self._exclusive = exclusive
-        self._taken = {id(value) for value in inputs}
+        # Weak, as inputs are freed during the pass and their addresses used again.
+        self._inputs = {id(value): weakref.ref(value) for value in inputs} if exclusive else {}
 
     def run(self, node: fx.Node, env: dict[fx.Node, Any]) -> None:
         """Run the recorded AccumulateGrad call `node`."""
         operands: Any = node.args
         (grad_node,), variable_node, _, has_post_hooks = operands
-        grad, variable = env[grad_node], env[variable_node]
-        if grad is not None:
-            self._add(node.target, grad, variable, has_post_hooks)
+        variable = env[variable_node]
+        if env[grad_node] is not None:
+            before = variable.grad
+            if before is None and self._exclusive and self._may_take(env, grad_node, variable):
+                grad = env[grad_node]
+                variable.grad = grad.detach() if grad._is_view() else grad
+            elif before is not None and _adds_in_place(before, env[grad_node]):
+                before.add_(env[grad_node])
+            else:
+                rule: Any = node.target
+                variable.grad = rule.function([env[grad_node]], variable, before, has_post_hooks)[0]
         env[node] = variable.grad
 
-    def _add(self, engine_rule: Any, grad: torch.Tensor, variable: torch.Tensor, has_post_hooks: bool) -> None:
-        if self._exclusive and variable.grad is None and id(grad) not in self._taken and _may_take(grad, variable):
-            self._taken.add(id(grad))
-            variable.grad = grad.detach()
-        else:
-            variable.grad = engine_rule.function([grad], variable, variable.grad, has_post_hooks)[0]
+    def _may_take(self, env: Mapping[fx.Node, Any], node: fx.Node, variable: torch.Tensor) -> bool:
+        """Whether a gradient has the leaf's layout, only the environment holds it, and no tensor shares its memory."""
+        if _holders(env, node) != _holders_of_lonely_value():
+            return False
+        grad: torch.Tensor = env[node]
+        known = self._inputs.get(id(grad))
+        if known is not None and known() is grad:
+            return False
+        if grad.layout is not torch.strided or grad.requires_grad or grad.dtype is not variable.dtype:
+            return False
+        if grad.shape != variable.shape or not variable.is_contiguous() or not grad.is_contiguous():
+            return False
+        return _references(grad) == 1
 
 
-def _may_take(grad: torch.Tensor, variable: torch.Tensor) -> bool:
-    """Whether `grad` has the leaf's layout and is the only tensor over its memory."""
-    if grad.layout is not torch.strided or grad.requires_grad or grad.dtype is not variable.dtype:
+def _adds_in_place(before: torch.Tensor, grad: torch.Tensor) -> bool:
+    """Whether the engine's rule without grad mode is `before.add_(grad)`, for plain tensors of one kind."""
+    if type(before) is not torch.Tensor or type(grad) is not torch.Tensor or before.dtype is not grad.dtype:
         return False
-    if not variable.is_contiguous() or not grad.is_contiguous() or grad.shape != variable.shape:
-        return False
-    return _references(grad) == 1
+    return before.layout is torch.strided and grad.layout is torch.strided and before.shape == grad.shape
+
+
+def _holders(env: Mapping[Any, Any], node: Any) -> int:
+    """Return the number of references to a value, in an unit of its own: see `_holders_of_lonely_value`."""
+    return sys.getrefcount(env[node])
+
+
+@functools.cache
+def _holders_of_lonely_value() -> int:
+    """Return what `_holders` finds for a value that only the environment holds; it differs between Pythons."""
+    return _holders({0: torch.empty(0)}, 0)
 
 
 def _references(grad: torch.Tensor) -> int:

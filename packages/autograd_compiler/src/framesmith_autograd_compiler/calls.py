@@ -17,6 +17,7 @@ from framesmith_aten.meta import Key
 from framesmith_autograd_compiler.torch_adapter import unstable
 
 Tensors = Sequence[torch.Tensor | None]
+Env = dict[fx.Node, Any]
 
 #: The engine's name of the derivative that writes to a leaf's `.grad`.
 ACCUMULATE_GRAD: Final = "AccumulateGrad"
@@ -182,3 +183,40 @@ def call_backward(ctx: Any, saved: Sequence[torch.Tensor], grads: Tensors) -> Te
 OPAQUE: frozenset[Any] = frozenset(
     {call_tensor_hook, call_cpp_hook, call_pre_hook, call_post_hook, call_unpack_hook, call_backward}
 )
+
+
+def call_node(node: fx.Node, env: Env) -> Any:
+    """Return the result of a recorded call; a derivative without any gradient has absent results."""
+    target: Any = node.target
+    if isinstance(target, NodeCall) and not any(_present(arg, env) for arg in node.args[:1]):
+        return _ABSENT
+    return target(*[_load(arg, env) for arg in node.args])
+
+
+class _Absent:
+    """The results of a derivative that got no gradient."""
+
+    def __getitem__(self, index: int) -> None:
+        return None
+
+
+_ABSENT: Final = _Absent()
+
+
+def _present(value: Any, env: Env) -> bool:
+    """Whether any gradient among a derivative's operands is present; without one, its results are absent."""
+    if isinstance(value, (list, tuple)):
+        return any(_present(item, env) for item in value)
+    return isinstance(value, fx.Node) and env[value] is not None
+
+
+def _load(value: Any, env: Env) -> Any:
+    """Return a node's operands with values in place of nodes, in plain lists and tuples."""
+    if isinstance(value, fx.Node):
+        return env[value]
+    if isinstance(value, list):
+        return [_load(item, env) for item in value]
+    if isinstance(value, tuple):
+        loaded = [_load(item, env) for item in value]
+        return type(value)(loaded) if type(value) in (tuple, torch.Size) else value
+    return value

@@ -17,9 +17,10 @@ from torch.autograd.variable import Variable
 from framesmith_aten.contract import OnError
 from framesmith_autograd_compiler.errors import CaptureUnsupported, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
-from framesmith_autograd_compiler.program import CompilerFn, Program
+from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.programs import Programs, lift_floats
 from framesmith_autograd_compiler.recorder import OTHER_COMPILER, Recorder
+from framesmith_autograd_compiler.segments import CompilerFn
 from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_guards import warn_user
 

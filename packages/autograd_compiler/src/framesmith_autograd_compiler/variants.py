@@ -6,8 +6,9 @@ is used for all sizes that its guards allow.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
+from framesmith_aten.contract import Runner
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler.tracer import DynamicDims, Traced, source_of
-from framesmith_guards import compile_guards
+from framesmith_guards import Guard, GuardError, TensorSpec, compile_guards
 from framesmith_guards.symbolic_guards import shape_guards
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 MOST_DYNAMIC: Final = 4
 MOST_STATIC: Final = 64
 MOST_FAILED: Final = 4
+#: Exact checks of one segment, and those made of one function for values that were found to fit another way.
+MOST_RECENT: Final = 8
+MOST_EXACT: Final = 2
+
+Layouts = tuple[Any, ...]
+"""Sizes and strides of tensors, and numbers; None for a symbol."""
 
 #: Checks take the called function; these guards concern the arguments only.
 _FUNCTION: Final = FunctionType((lambda: None).__code__, {})
@@ -34,39 +42,88 @@ _FUNCTION: Final = FunctionType((lambda: None).__code__, {})
 
 @dataclass
 class Compiled:
-    """A compiled segment: `function` is made of `module`; for the rest see `tracer.Traced`."""
+    """A compiled segment: `runner` is made of `module`; for the rest see `tracer.Traced`."""
 
-    function: Callable[..., Any]
+    runner: Runner
     module: fx.GraphModule
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]
     offset_dependent: bool
+    exact_checks: int = 0
+
+    def run(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the function; a boxed one empties the list."""
+        boxed = self.runner.boxed
+        return self.runner.run(*arguments) if boxed is None else boxed(arguments)
 
 
 @dataclass(frozen=True)
 class DynamicVariant:
-    """A function for all sizes that its guards allow."""
+    """A function for all sizes that its guards allow.
+
+    `exact`: a native check of values whose other properties are those of the first ones, too; None where none is made.
+    """
 
     compiled: Compiled
-    _known: tuple[Any, ...]
+    exact: CheckProgram | None
+    _known: Layouts
     _check: CheckProgram
 
     def fits(self, values: Sequence[Any]) -> bool:
         """Whether the function is right for values of these sizes."""
-        layouts = map(_layout, values)
-        if not all(map(_agree, self._known, layouts)):
+        if not all(map(_agree, self._known, layouts_of(values))):
             return False
         return self._check(tuple(values), _FUNCTION)
 
 
-def dynamic_variant(traced: Traced, compiled: Compiled) -> DynamicVariant:
-    """Return the function with the guards of its trace and compilation."""
+def dynamic_variant(traced: Traced, compiled: Compiled, values: Sequence[Any]) -> DynamicVariant:
+    """Return the function with the guards of its trace and compilation; `values` are those of the trace."""
     pairs = [(source_of(index), fake) for index, fake in enumerate(traced.fakes)]
     tensors = [pair for pair in pairs if isinstance(pair[1], torch.Tensor)]
     numbers = [pair for pair in pairs if is_symbolic(pair[1])]
     guards = shape_guards(traced.mode.shape_env, tensors, numbers)
     check = compile_guards(guards, [source.local for source, _ in pairs])
-    return DynamicVariant(compiled, tuple(map(_layout, traced.fakes)), check)
+    exact = exact_check(values, traced.fakes, guards)
+    return DynamicVariant(compiled, exact, layouts_of(traced.fakes), check)
+
+
+def exact_check(values: Sequence[Any], fakes: Sequence[Any] = (), guards: Iterable[Guard] = ()) -> CheckProgram | None:
+    """Return a native check of all properties of these values and `guards`; None where a value has no guard.
+
+    `fakes` have symbols in place of sizes and numbers that are not checked.
+    """
+    found = [*guards]
+    try:
+        for index, (value, fake) in enumerate(itertools.zip_longest(values, fakes)):
+            source = source_of(index)
+            if isinstance(value, torch.Tensor):
+                found.append(Guard(source, "TENSOR_MATCH", TensorSpec.of(value, like=fake)))
+            elif not is_symbolic(fake):
+                found.append(Guard(source, "EQUALS_MATCH", value))
+        return compile_guards(found, [source_of(index).local for index in range(len(values))])
+    except GuardError:
+        return None
+
+
+@dataclass
+class RecentVariants:
+    """Exact checks, asked before the variants: one native call in place of comparing value by value."""
+
+    _checks: list[tuple[CheckProgram, Compiled]] = field(default_factory=list)
+
+    def find(self, values: Sequence[Any]) -> Compiled | None:
+        """Return the function that these values were last found to need, or None."""
+        arguments = tuple(values)
+        for check, compiled in self._checks:
+            if check(arguments, _FUNCTION):
+                return compiled
+        return None
+
+    def note(self, compiled: Compiled, exact: CheckProgram | None) -> None:
+        """Add a check; the oldest of more than `MOST_RECENT` is dropped."""
+        if exact is not None:
+            self._checks[MOST_RECENT - 1 :] = []
+            self._checks.insert(0, (exact, compiled))
 
 
 @dataclass
@@ -75,7 +132,7 @@ class Variants:
 
     static: dict[Any, Compiled | None] = field(default_factory=dict)
     dynamic: list[DynamicVariant] = field(default_factory=list)
-    _first: list[Any] | None = None
+    _first: Layouts | None = None
     _dynamic_dims: dict[int, set[int]] = field(default_factory=dict)
     _refused: bool = False
     _offset_dependent: bool = False
@@ -94,21 +151,24 @@ class Variants:
         for one in self.dynamic:
             if one.fits(values):
                 return one.compiled
-        layouts = tuple(map(_layout, values))
+        layouts = layouts_of(values)
         if self._offset_dependent and layouts not in self.static:
             return self.static[layouts, _offsets(values)]
         return self.static[layouts]
 
-    def add_static(self, values: Sequence[Any], compiled: Compiled | None) -> None:
+    def add_static(self, values: Sequence[Any], compiled: Compiled) -> None:
         """Add a function for these sizes, and for these storage offsets where it depends on them."""
-        layouts = tuple(map(_layout, values))
-        if compiled is None:
-            self._failed += 1
-        if compiled is not None and compiled.offset_dependent:
+        layouts = layouts_of(values)
+        if compiled.offset_dependent:
             self._offset_dependent = True
             self.static[layouts, _offsets(values)] = compiled
         else:
             self.static[layouts] = compiled
+
+    def add_failed(self, layouts: Layouts) -> None:
+        """Try values of these sizes no more."""
+        self._failed += 1
+        self.static[layouts] = None
 
     def why_no_more(self) -> str | None:
         """Return why new sizes are not compiled for, or None."""
@@ -122,7 +182,7 @@ class Variants:
         Strides that changed alone are compiled for by themselves; storage offsets do not matter. Infinity and NaN are
         no symbols, as guards cannot express them.
         """
-        layouts = list(map(_layout, values))
+        layouts = layouts_of(values)
         if self._first is None:
             self._first = layouts
         for index, (first, layout) in enumerate(zip(self._first, layouts, strict=True)):
@@ -142,6 +202,11 @@ def signature(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return type(value)
     return value.dim(), value.dtype, value.device, value.is_conj(), value.is_neg()
+
+
+def layouts_of(values: Sequence[Any]) -> Layouts:
+    """Return the layout of each value."""
+    return tuple(map(_layout, values))
 
 
 def _layout(value: Any) -> Any:

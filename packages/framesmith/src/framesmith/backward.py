@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from framesmith.config import CompileConfig, make_config
 from framesmith.graphs.pipeline import GraphCompiler
 from framesmith.reports.failures import Failures
 from framesmith.session import cache_key
+from framesmith_aten.contract import Runner
 from framesmith_autograd_compiler import Capture, Programs
 
 
@@ -55,13 +56,13 @@ def reset_programs() -> None:
 def new_programs(config: CompileConfig) -> Programs:
     """Programs compiled by the backends that compile forward graphs."""
     failures = Failures(config.strict)
-    compile_graph = GraphCompiler(config, failures)
+    compile_graph = GraphCompiler(config, failures, boxed=True)
 
-    def compiler_fn(gm: fx.GraphModule) -> Callable[..., Any]:
+    def compiler_fn(gm: fx.GraphModule) -> Runner:
         with framesmith_frames.deactivated(), torch.no_grad():
             # The pass is not differentiated again: what it takes counts as constant.
             values = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
             examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
-            return compile_graph(gm, examples).run
+            return compile_graph(gm, examples)
 
     return Programs(compiler_fn, failures.report)

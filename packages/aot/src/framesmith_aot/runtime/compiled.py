@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -45,13 +46,22 @@ class CallShape:
         return [*map(argument_name, self.source), *map(own_name, range(len(self.constants)))]
 
 
+def unboxed(function: BoxedFn) -> Callable[..., Any]:
+    """Return a function of arguments for one of a list."""
+    return lambda *args: function([*args])
+
+
+#: A name in generated text.
+IDENTIFIER: Final = re.compile(r"\w+")
+
+
 class CompiledGraph:
     """A compiled graph: called with the run-time tensors, it returns the tuple of outputs.
 
     `function` is the generated function (one call less), `runner` also says what holds of its calls, `text` is its
     source, `forward_graph` the graph given to the compiler, `backward_passes` those of its autograd nodes, nearest to
     the inputs first (none without training), `overwritten` the positions of arguments that the call mutates: they must
-    not overlap other arguments.
+    not overlap other arguments. `boxed`: `function` takes one list, which it empties.
     """
 
     def __init__(
@@ -63,11 +73,12 @@ class CompiledGraph:
         overwritten: tuple[int, ...],
         *,
         rerunnable_after_error: bool = True,
+        boxed: bool = False,
     ) -> None:
-        self.function = function
+        self.function = unboxed(function) if boxed else function
         # The writes of one graph are its last calls, and no statement after them can fail.
         assumes = any(map(is_assumption, forward_graph.nodes))
-        self.runner = Runner(function, rerunnable_after_error, assumes)
+        self.runner = Runner(self.function, rerunnable_after_error, assumes, boxed=function if boxed else None)
         self.text = text
         self.forward_graph = forward_graph
         self.backward_passes = backward_passes
@@ -93,23 +104,36 @@ class CallModes:
 
 
 def inference_function(
-    run: BoxedFn, meta: GraphMeta, shape: CallShape, modes: CallModes, numbers: ScalarText
+    run: BoxedFn, meta: GraphMeta, shape: CallShape, modes: CallModes, numbers: ScalarText, *, boxed: bool = False
 ) -> FunctionText:
-    """Return the text for a graph without gradients: the call, then the epilogue."""
-    text = begin(shape)
+    """Return the text for a graph without gradients: the call, then the epilogue.
+
+    `boxed`: it takes one list, which it empties, and holds no input that the epilogue does not need.
+    """
+    text = begin(shape, boxed=boxed)
     numbers.write(text, shape.names())
     text.bind("graph", run)
     results = [*map(slot_name, range(len(meta.slots))), *map(number_name, numbers.returned)]
-    call = f"{unpacking(results)} = graph([{', '.join(shape.names())}])"
-    write_calls(text, [call], modes)
+    taken = f"[{', '.join(shape.names())}]"
+    before = len(text.lines)
+    write_calls(text, [f"{unpacking(results)} = graph({'args' if boxed else taken})"], modes)
+    after = len(text.lines)
     write_mutations(text, meta, shape.names(), record=modes.record)
     write_outputs(text, meta, shape.names(), record=modes.record)
+    if boxed:
+        needed = {name for line in text.lines[after:] for name in IDENTIFIER.findall(line)}
+        unneeded = [name for name in map(argument_name, range(shape.arguments)) if name not in needed]
+        text.lines[before:before] = [f"    args += {taken}", *([f"    del {', '.join(unneeded)}"] if unneeded else [])]
     return text
 
 
-def begin(shape: CallShape) -> FunctionText:
+def begin(shape: CallShape, *, boxed: bool = False) -> FunctionText:
     """Return the head of the function around a graph, with the tensors that the graph holds."""
-    text = FunctionText("compiled_graph", [*map(argument_name, range(shape.arguments))])
+    arguments = [*map(argument_name, range(shape.arguments))]
+    text = FunctionText("compiled_graph", ["args"] if boxed else arguments)
+    if boxed:
+        text.line(f"{unpacking(arguments)} = args")
+        text.line("args.clear()")
     for index, constant in enumerate(shape.constants):
         text.bind(own_name(index), constant)
     return text

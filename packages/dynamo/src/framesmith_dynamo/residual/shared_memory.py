@@ -211,4 +211,4 @@ def running_over_memory(compiled: Runner, graph: FinishedGraph, sharing: Sharing
                 torch.autograd.graph.increment_version(inputs[at])
         return results
 
-    return replace(compiled, run=run)
+    return replace(compiled, run=run, boxed=None)

@@ -27,10 +27,14 @@ from framesmith_guards import CompileContext, Location, compile_context, located
 
 @dataclass(frozen=True)
 class GraphCompiler:
-    """Compiles the graphs of one `compile()` call; `failures` decides between warning and raising."""
+    """Compiles the graphs of one `compile()` call; `failures` decides between warning and raising.
+
+    `boxed`: the runners of graphs without gradients have a boxed function.
+    """
 
     config: CompileConfig
     failures: Failures
+    boxed: bool = False
 
     def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
         """Return a runner over the graph's flat inputs that behaves as `gm` does."""
@@ -62,6 +66,7 @@ class GraphCompiler:
             lowers=chosen.lowers,
             transform_step=self._transform_step(chosen),
             on_error=partial(self.failures.report, location=first_location(gm)),
+            boxed=self.boxed,
         )
         return compiled.runner
 
