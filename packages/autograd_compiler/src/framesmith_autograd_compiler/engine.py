@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -15,6 +16,7 @@ from torch import fx
 from torch.autograd.variable import Variable
 
 from framesmith_aten.contract import OnError
+from framesmith_autograd_compiler.engine_order import Edges, in_engine_order
 from framesmith_autograd_compiler.errors import CaptureUnsupported, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.program import Program
@@ -26,6 +28,9 @@ from framesmith_guards import warn_user
 
 #: Programs that one capture may make; the engine runs other passes.
 MOST_PROGRAMS: Final = 256
+
+#: Why hooks may run in another order than the engine's.
+UNORDERED: Final = "the engine's nodes are others than the graph's: hooks run in the order in which they were recorded"
 
 #: Recorded passes in torch's cache, of which a schedule makes one for each float. Then the cache is cleared, and passes
 #: are recorded again; programs stay.
@@ -154,7 +159,9 @@ class CapturingEngine:
                 hook.clear_cache()
                 self._stale, self._recorded = False, 0
             self._last = capture
-            prior = hook.set_autograd_compiler(lambda: Recorder(lambda done: self._finish(capture, done)), False)
+            edges = partial(_edges, arguments, options)
+            finish = partial(self._finish, capture, edges)
+            prior = hook.set_autograd_compiler(lambda: Recorder(finish), False)
             self._thread.current = current
             try:
                 result = self.real.run_backward(*arguments, **options)
@@ -165,10 +172,13 @@ class CapturingEngine:
                 self._thread.current = None
                 hook.set_autograd_compiler(*prior)
 
-    def _finish(self, capture: Capture, recorder: Recorder) -> tuple[Any, Any]:
+    def _finish(self, capture: Capture, edges: Callable[[], Edges], recorder: Recorder) -> tuple[Any, Any]:
         """Return what the engine caches for passes like this one: a function that it calls, and its first argument."""
+        is_ordered = in_engine_order(recorder.graph, recorder.groups, edges)
         floats = lift_floats(recorder.graph)
         program = capture.program(recorder.graph)
+        if not is_ordered:
+            program.note(UNORDERED)
         # A specialised size or scalar holds for this pass alone; the engine treats it as an input.
         self._recorded += 1
         self._stale = self._stale or recorder.specialised or self._recorded >= MOST_RECORDED
@@ -184,6 +194,12 @@ class CapturingEngine:
                 return program.run(inputs, sizes, scalars, hooks, packed, floats)
 
         return run, program.run
+
+
+def _edges(arguments: Sequence[Any], options: Mapping[str, Any]) -> Edges:
+    """Return the edges that a pass with these arguments of the engine's follows."""
+    roots, _, _, _, inputs, *_ = arguments
+    return Edges.of(roots, inputs or (), accumulates=bool(options.get("accumulate_grad", False)))
 
 
 def recorded_by_others() -> object:

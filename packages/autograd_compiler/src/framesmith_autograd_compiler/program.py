@@ -55,6 +55,11 @@ class Program:
             segment, number, released, self.compiler_fn, self.on_failure, self.compile_id, self.reasons
         )
 
+    def note(self, reason: str) -> None:
+        """Add a reason, once."""
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
     @property
     def modules(self) -> list[fx.GraphModule]:
         """The compiled ATen graphs, segment by segment."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import fx
@@ -37,8 +37,9 @@ Values = Sequence[torch.Tensor | None]
 class Recorder:
     """Records one backward pass; `finish(recorder)` returns what the engine caches for the next pass like it.
 
-    After the capture, `graph` is complete, and `inputs` counts the tensors. `specialised`: tracing depended on a size
-    or scalar that the engine treats as an input, so that the graph is right for this pass alone.
+    After the capture, `graph` is complete, and `inputs` counts the tensors; `groups` are its calls by autograd node,
+    each with the node's name. `specialised`: tracing depended on a size or scalar that the engine treats as an input,
+    so that the graph is right for this pass alone.
     """
 
     def __init__(self, finish: Callable[[Recorder], tuple[Any, Any]]) -> None:
@@ -51,6 +52,7 @@ class Recorder:
         self._alive: list[Any] = []
         self._extra: dict[calls.PassInput, fx.Node] = {}
         self._origin = ""
+        self.groups: list[tuple[str, list[fx.Node]]] = []
 
     # The engine calls these methods; names and arguments are its own.
 
@@ -88,6 +90,7 @@ class Recorder:
     def set_node_origin(self, name: str, index: int, node: Any) -> None:
         """The engine is at this node."""
         self._origin = f"{name} {index}"
+        self.groups.append((name, []))
 
     def apply_functional(self, name: str, grads: Values, args: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
         """Record a derivative of the engine's own."""
@@ -182,7 +185,7 @@ class Recorder:
 
     def end_capture(self, outputs: Values) -> tuple[Any, Any]:
         """Finish the graph; `outputs` are the gradients that were asked for by name."""
-        self.graph.output(tuple(self._strip(list(outputs))))
+        self.graph.output(tuple(map(_before_hooks, self._strip(list(outputs)))))
         return self._finish(self)
 
     def close(self) -> None:
@@ -193,12 +196,18 @@ class Recorder:
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         node = self.graph.call_function(target, self._strip(args))
         ORIGIN.set(node, self._origin)
+        self._grouped(node)
+        return node
+
+    def _grouped(self, node: fx.Node) -> fx.Node:
+        if self.groups:
+            self.groups[-1][1].append(node)
         return node
 
     def _parts(self, node: fx.Node, present: Sequence[bool]) -> list[Any]:
         """Return a stand-in for each result that is present, None for the others."""
         return [
-            self._result(self.graph.call_function(operator.getitem, (node, index))) if wanted else None
+            self._result(self._grouped(self.graph.call_function(operator.getitem, (node, index)))) if wanted else None
             for index, wanted in enumerate(present)
         ]
 
@@ -244,6 +253,16 @@ class Recorder:
         if isinstance(value, (list, tuple)):
             return type(value)([self._strip(item) for item in value]) if type(value) in (list, tuple) else value
         return value
+
+
+def _before_hooks(result: fx.Node | None) -> fx.Node | None:
+    """Return a gradient that was asked for by name: the one before the hooks of its tensor if its node runs, too."""
+    if result is None or not result.users:
+        return result
+    before: Any = result
+    while before.target in (calls.call_tensor_hook, calls.call_cpp_hook):
+        before = before.args[1]
+    return cast("fx.Node", before)
 
 
 def _node_function(name: str) -> calls.NodeCall:

@@ -1,8 +1,8 @@
 """Splits a recorded backward pass into steps: segments of pure calls, and opaque calls between them.
 
-Note [Deferring]: writes to `.grad`, and the hooks that follow them, move to the end of their segment. No pure call
-reads `.grad`, and a hook that mutates a leaf there (an optimizer in the backward pass) can only run later than in the
-engine, never earlier.
+Note [Deferring]: writes to `.grad`, and the hooks that follow them, move to the end of their segment. The next other
+user code ends it, as it may read `.grad` (only no unpack hook is expected to). No pure call does, and a hook that
+mutates a leaf there (an optimizer in the backward pass) can only run later than in the engine, never earlier.
 
 Note [Partial writes]: after the derivative of an in-place mutation of a view, part of a gradient is overwritten in
 place. Within the segment that computed the gradient, that is a mutation of an intermediate. After user code in between,
@@ -86,7 +86,7 @@ class _Planner:
         elif node.target is calls.call_leaf_hook:
             self._deferred.append(Opaque(node))
         elif node.target in calls.OPAQUE:
-            if any(source in self._pending for source in node.all_input_nodes):
+            if self._may_see_deferred(node) or any(source in self._pending for source in node.all_input_nodes):
                 self.flush()
             self._add_opaque(node)
         elif node.target is calls.copy_slices_epilogue and node.args[1] not in self._pending:
@@ -98,6 +98,12 @@ class _Planner:
         else:
             self._pure.append(node)
             self._pending.add(node)
+
+    def _may_see_deferred(self, node: fx.Node) -> bool:
+        """Whether an opaque call may tell that deferred steps have not run: an unpack hook sees other hooks alone."""
+        if node.target is not calls.call_unpack_hook:
+            return bool(self._deferred)
+        return any(isinstance(step, Opaque) for step in self._deferred)
 
     def _add_opaque(self, node: fx.Node) -> None:
         self._opaque.add(node)
