@@ -1,4 +1,4 @@
-"""What a derivative has saved is freed once it has run, as in the engine."""
+"""Tensors saved for a derivative are freed once it has run, as in the engine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def boxed(gm):
     return Runner(lambda *arguments: run([*arguments]), boxed=run)
 
 
-def saved_by_products(x, refs):
-    """Return the leaves' product with factors that only the graph holds."""
+def saved_factors(x, refs):
+    """Return the leaf multiplied by factors that only the graph holds."""
     for _ in range(LENGTH):
         factor = torch.randn(4)
         x = x * factor
@@ -66,7 +66,7 @@ def saved_by_a_function(x, refs):
         yield x
 
 
-CHAINS = [saved_by_products, saved_results, saved_by_a_function]
+CHAINS = [saved_factors, saved_results, saved_by_a_function]
 
 
 def live_at_hooks(chain, **options):

@@ -196,7 +196,7 @@ def a_hook_that_raises(log):
 
 @program
 def a_hook_that_raises_after_gradients(log):
-    """What is accumulated before stays."""
+    """Gradients that are accumulated before stay."""
     w, v = leaves()
     v.register_post_accumulate_grad_hook(noting(log, "v"))
     h = w.exp()
