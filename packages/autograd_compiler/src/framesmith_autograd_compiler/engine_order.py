@@ -162,7 +162,7 @@ def is_observable(graph: fx.Graph) -> bool:
 def in_engine_order(graph: fx.Graph, groups: Sequence[tuple[str, list[fx.Node]]], edges: Callable[[], Edges]) -> bool:
     """Reorder the graph; `groups` are its calls by the autograd node, with the node's name, as recorded.
 
-    Returns whether the graph has the engine's order now: not where the nodes are others than the edges tell.
+    Returns whether the graph has the engine's order now: not where the nodes are others than the edges lead to.
     """
     if not is_observable(graph):
         return True

@@ -100,7 +100,7 @@ class _Planner:
             self._pending.add(node)
 
     def _may_see_deferred(self, node: fx.Node) -> bool:
-        """Whether an opaque call may tell that deferred steps have not run: an unpack hook sees other hooks alone."""
+        """Whether an opaque call may depend on deferred steps: an unpack hook sees other hooks alone."""
         if node.target is not calls.call_unpack_hook:
             return bool(self._deferred)
         return any(isinstance(step, Opaque) for step in self._deferred)

@@ -199,7 +199,7 @@ def a_function_without_materialized_gradients(log):
 
 
 @program
-def a_function_with_a_context_set_up_apart(log):
+def a_function_with_setup_context(log):
     w = (torch.rand(3) + 1).requires_grad_()
     for count in (2, 3):
         WithSetup.apply(w, count).sum().backward()
