@@ -394,3 +394,112 @@ def test_registered_in_the_trace_and_kept() -> None:
         assert len(model[2]._forward_pre_hooks) == 1
         assert RAN == [("kept",), ("also",)] * 2
         torch.testing.assert_close(want, model[2](model[1](model[0](X) * 2)))
+
+
+class Replacing(nn.Module):
+    """Replaces the hooks that it registered at the call before; `register` gives handles."""
+
+    def __init__(self, register: Callable[[nn.Sequential], list[Any]], *, late: bool = False) -> None:
+        super().__init__()
+        self.net, self.register, self.late = net(), register, late
+        self.handles: list[Any] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin() + self.net(x).sum() if self.late else x
+        for handle in reversed(self.handles):
+            handle.remove()
+        self.handles[:] = self.register(self.net)
+        out: Tensor = self.net(x)
+        return out
+
+
+def replaced_of_all_kinds(layers: nn.Sequential) -> list[Any]:
+    return [
+        layers[1].register_forward_pre_hook(noting("pre", result=lambda module, args: (args[0] * 2,))),
+        layers[1].register_forward_hook(noting("out", result=lambda module, args, out: out + 1)),
+        layers[0].register_full_backward_hook(noting("full", result=lambda module, grads, outer: (grads[0] * 3,))),
+        layers[2].register_full_backward_pre_hook(noting("before", result=lambda module, grads: (grads[0] * 0.5,))),
+    ]
+
+
+def replaced_on_one_module(layers: nn.Sequential) -> list[Any]:
+    return [
+        layers[1].register_forward_hook(noting("first", result=lambda module, args, out: out * 2)),
+        layers[1].register_forward_hook(noting("second", result=lambda module, args, out: out + 1)),
+        layers[1].register_forward_hook(noting("front", result=lambda module, args, out: out - 3), prepend=True),
+    ]
+
+
+def replaced_with_options(layers: nn.Sequential) -> list[Any]:
+    change = noting("kwargs", result=lambda module, args, kwargs: ((args[0] * 2,), kwargs))
+    return [
+        layers[1].register_forward_pre_hook(change, with_kwargs=True),
+        layers[1].register_forward_pre_hook(noting("plain", result=lambda module, args: (args[0] + 1,))),
+        layers[2].register_forward_hook(lambda module, args, kwargs, out: out * 2, with_kwargs=True, prepend=True),
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("register", [replaced_of_all_kinds, replaced_on_one_module, replaced_with_options])
+def test_replaced_hooks_are_compiled_once_more(register: Callable[[nn.Sequential], list[Any]], late: bool) -> None:
+    """A hook that is registered again has another number, which is no reason to compile again."""
+    found = []
+    models = [Replacing(register, late=late) for _ in range(2)]
+    for model, call in zip(
+        models, (models[0], framesmith.compile(models[1], strict=True, fullgraph=True)), strict=True
+    ):
+        found.append([outcome(call, model, twice=False) for _ in range(6)])
+    assert [one[0] for one in found[1]] == [one[0] for one in found[0]]
+    torch.testing.assert_close([one[1:] for one in found[1]], [one[1:] for one in found[0]])
+    assert framesmith.stats()["graphs"] <= 3  # without hooks, with the flag of a first registration, with hooks
+
+
+def test_a_number_that_is_read_is_guarded() -> None:
+    model = net()
+    handle = model[1].register_forward_hook(lambda module, args, out: out * 2)
+    other = model[1].register_forward_hook(lambda module, args, out: out + 1)
+
+    def function(first: Any, second: Any, x: Tensor) -> Any:
+        known = first.id in model[1]._forward_hooks, second.id in model[1]._forward_hooks
+        return (
+            float(model(x).sum().detach() * (first.id + 1)),
+            first.id == second.id,
+            known,
+            {first.id: 1, second.id: 2},
+        )
+
+    compiled = framesmith.compile(function, strict=True)
+    for first, second in ((handle, other), (other, handle), (handle, handle)):
+        assert str(compiled(first, second, X)) == str(function(first, second, X))
+    other.remove()
+    assert str(compiled(handle, other, X)) == str(function(handle, other, X))
+
+
+def test_what_a_hooked_module_takes_is_made_by_one_node() -> None:
+    model = several_tensors()
+    out = framesmith.compile(model, fullgraph=True)(X.clone().requires_grad_())
+    names, waiting = set[Any](), [out.grad_fn]
+    for node in waiting:
+        names.add(node)
+        waiting += [one for one, _ in node.next_functions if one is not None and one not in names]  # type: ignore[union-attr]
+    assert sum(type(node).__name__ == "CompiledGraphNodeBackward" for node in names) == 3
+
+
+def test_two_results_of_a_hooked_module_of_which_one_is_computed_from_the_other() -> None:
+    class Chained(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            first = x.sin()
+            return first, first.exp() * x
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Chained()
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = self.inner(x * 2)
+            return first * second
+
+    model = Outer()
+    model.inner.register_full_backward_pre_hook(noting("pre", result=lambda module, grads: (grads[0] * 2, grads[1])))
+    check(model)

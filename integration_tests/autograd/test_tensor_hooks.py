@@ -259,3 +259,21 @@ def test_handle_removed_behind_a_break() -> None:
     RAN.clear()
     compiled(X.clone().requires_grad_()).backward()
     assert RAN == []
+
+
+def test_a_list_whose_items_are_all_replaced_is_not_guarded() -> None:
+    kept: list[Any] = []
+
+    def function(x: Tensor) -> Tensor:
+        y = x.sin()
+        kept[:] = [y.register_hook(noting("kept", lambda gradient: gradient * 2))]
+        return y.sum()
+
+    compiled = framesmith.compile(function, strict=True, fullgraph=True)
+    for length in range(3):
+        kept.extend([None] * length)
+        x = X.clone().requires_grad_()
+        compiled(x).backward()
+        torch.testing.assert_close(x.grad, X.cos() * 2)
+        assert len(kept) == 1
+    assert framesmith.stats()["graphs"] == 1

@@ -91,6 +91,13 @@ def advanced(iterator, steps):
     return iterator
 
 
+def moved(items, key):
+    """An OrderedDict whose iteration ends with a key that its table has elsewhere."""
+    found = OrderedDict(items)
+    found.move_to_end(key)
+    return found
+
+
 def dead_reference():
     return weakref.ref(Plain())
 
@@ -201,6 +208,11 @@ def object_cases():
             [({key: 0, "a": 0},), ({"a": 0},), ({"a": 0, key: 0, 1: 1},), ({"a": 0, Plain(): 0},), (["a", key],)],
         ),
         Case(Guard(X, "DICT_KEYS", {1: 0}), [({1: 5},)], [({True: 5},), ({1.0: 5},)]),
+        Case(
+            Guard(X, "NUMBERED_KEYS", (1, 0)),
+            [(moved({3: 0, 9: 1}, 3),), (moved({1: 0, 0: 1}, 1),)],
+            [(OrderedDict({3: 0, 9: 1}),), (moved({3: 0, True: 1}, 3),), (moved({3: 0}, 3),), ({3: 0, 9: 1},), (5,)],
+        ),
         Case(Guard(X, "DICT_CONTAINS", "a"), [({"a": 1},), ({"a"},), (LyingDict(a=1),)], [({},), (5,), (LyingDict(),)]),
         Case(Guard(X, "DICT_NOT_CONTAINS", "a"), [({},), ({"b"},), (LyingDict(),)], [({"a": 1},), (LyingDict(a=1),)]),
         Case(Guard(X, "HASATTR", "weight"), [(Plain(weight=1),)], [(Plain(),), (3,)]),

@@ -213,6 +213,7 @@ def test_every_miss_is_explained_in_words(cases, guarded):
         ("DUPLICATE_INPUT", "y", "expects the Source"),
         ("HASATTR", 3, "is a str"),
         ("DICT_KEYS", 3, "a dict or its keys"),
+        ("NUMBERED_KEYS", (0, 2), "positions"),
         ("CLASS_LAYOUT", 3, "expects a class, not 3"),
         ("SAME_STORAGE", "y", "expects the Source"),
         ("NO_OVERLAP", ["y"], "expects the Source"),

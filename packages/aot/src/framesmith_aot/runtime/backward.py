@@ -147,7 +147,11 @@ class BackwardPass:
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Return the present tangents with the strides of the trace, without lazy conjugates or negatives."""
         pairs = zip(tangents, self._layouts, strict=True)
-        return [_with_layout(_materialised(tangent), layout) for tangent, layout in pairs if tangent is not None]
+        return [
+            tangent if _is_expected(tangent, layout) else _with_layout(_materialised(tangent), layout)
+            for tangent, layout in pairs
+            if tangent is not None
+        ]
 
     def _compiled(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         part = self.whole.without(pattern)
@@ -230,6 +234,13 @@ def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
 def _layout(tangent: torch.Tensor) -> Layout:
     stride = tangent.stride()
     return dims_by_stride(stride) if any(map(is_symbolic, stride)) else tuple(stride)
+
+
+def _is_expected(tangent: torch.Tensor, layout: Layout) -> bool:
+    """Whether a tangent has known strides, those of the layout, and its elements in memory: the usual case."""
+    if tangent.layout is not torch.strided or tangent.stride() != layout:
+        return False
+    return not (tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor())
 
 
 def _with_layout(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:

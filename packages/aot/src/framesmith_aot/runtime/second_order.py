@@ -224,7 +224,7 @@ class SecondOrder:
         recorded = self.meta.recorded_views
         ends.update((edge_of(outputs[at]), End("output", at)) for at in recorded)
         bases = {End("output", at): slots for at, slots in recorded.items()}
-        groups = output_groups(roots, ends, bases)
+        groups = output_groups(roots, ends, bases, self.meta.read_together)
         if len(groups) == len(self.nodes):
             groups = [groups[node.group] for node in self.nodes]
         if not have_same_groups([node.shape for node in self.nodes], groups):

@@ -79,7 +79,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     ends.update((edge_of(leaf), End("dropped", at)) for at, leaf in enumerate(found.leaves))
     ends.update((edge_of(view), End("output", at)) for at, view in found.views.items())
     bases = {End("output", at): slots for at, slots in found.meta.recorded_views.items()}
-    groups = output_groups(roots, ends, bases)
+    groups = output_groups(roots, ends, bases, found.meta.read_together)
     if not all(group.into for group in groups):
         raise AotUnsupported("inner-leaf", "a result with gradients", "its gradients reach no input of the graph")
     saved = _saved(groups, slots, pairs)

@@ -201,6 +201,26 @@ class GraphMeta:
         return {at: tuple(one for one in slots if self.slots[one].differentiable) for at, slots in found.items()}
 
     @functools.cached_property
+    def read_together(self) -> tuple[frozenset[int], ...]:
+        """Return sets of slots of which only one autograd node is made: users see their gradients together."""
+        of_slot: dict[int, set[tuple[int, ...]]] = {}
+        for output in self.outputs:
+            role = output.role
+            if isinstance(role, Slot | SlotView):
+                alone = isinstance(role, Slot) or role.history is not None
+                of_slot.setdefault(role.index, set()).add(() if alone else output.led)
+                if isinstance(role, SlotView) and role.history is not None:
+                    of_slot.setdefault(role.history, set()).add(())
+        for copy in self.copies:
+            of_slot.setdefault(copy.slot, set()).add(())
+        sets: dict[tuple[int, ...], set[int]] = {}
+        for slot, readers in of_slot.items():
+            reader, *others = readers
+            if reader and not others and self.slots[slot].differentiable:
+                sets.setdefault(reader, set()).add(slot)
+        return tuple(frozenset(slots) for slots in sets.values() if len(slots) > 1)
+
+    @functools.cached_property
     def graph_first(self) -> bool:
         """Whether the graph runs before all nodes, which read what it computes: leaves, and what is led with others."""
         leaves = (isinstance(one.role, InputView | SlotView) and one.role.leaf for one in self.outputs)

@@ -3,9 +3,10 @@
 Note [Output groups]: the user sees where gradients pass a result: by hooks, `retain_grad`, `torch.autograd.grad` with
 respect to it, a backward pass from it alone, the tensors that such a pass frees and the leaves that it reaches. All of
 this is as in eager mode if a compiled graph becomes one autograd node for each set of results: two of autograd's own
-nodes are in one group when the same results depend on them. A pass from some of the results then runs a group whole or
-not at all, as eager mode runs its nodes; a result that others are computed from lies between two groups. The sets
-shrink towards the results, so groups have an order. Most graphs have one result, and one group.
+nodes are in one group when the same results depend on them. (Results that nobody sees but one node, which hooks of a
+module wait for, count as one.) A pass from some of the results then runs a group whole or not at all, as eager mode
+runs its nodes; a result that others are computed from lies between two groups. The sets shrink towards the results, so
+groups have an order. Most graphs have one result, and one group.
 
 A result that is a view of an input or of another result is made by the view operator itself, outside of the nodes.
 Nodes read it as they read an input: groups end there as well.
@@ -14,7 +15,7 @@ Nodes read it as they read an input: groups end there as well.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -147,14 +148,17 @@ class OutputGroup:
 
 
 def output_groups(
-    roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[End, Collection[int]] = MappingProxyType({})
+    roots: Mapping[int, torch.Tensor],
+    ends: Ends,
+    bases: Mapping[End, Collection[int]] = MappingProxyType({}),
+    together: Collection[frozenset[int]] = (),
 ) -> list[OutputGroup]:
     """Return the groups, each before its readers.
 
     `roots`: the tensors of slots by position; `ends`: the edges of inputs and views; `bases`: the slots that views are
-    made of.
+    made of. `together`: slots that count as one result, unless one is computed from another.
     """
-    dependents = _dependents(roots.values(), ends)
+    dependents = _dependents(roots, ends, together)
     found: dict[int, OutputGroup] = {}
     for node, mask in dependents.items():
         found.setdefault(mask, OutputGroup()).nodes.append(node)
@@ -258,13 +262,19 @@ def edges(node: Any) -> Iterator[GradientEdge]:
             yield GradientEdge(source, number)
 
 
-def _dependents(roots: Iterable[torch.Tensor], ends: Ends) -> dict[Any, int]:
-    """Return, for each node, the roots that depend on it, as bits."""
-    found: dict[Any, int] = {}
-    for bit, root in enumerate(roots):
-        for node in _reachable([root.grad_fn], ends):
-            found[node] = found.get(node, 0) | 1 << bit
-    return found
+def _dependents(roots: Mapping[int, torch.Tensor], ends: Ends, together: Collection[frozenset[int]]) -> dict[Any, int]:
+    """Return, for each node, the roots that depend on it, as bits; those of a set `together` have one bit."""
+    reached = {slot: _reachable([root.grad_fn], ends) for slot, root in roots.items()}
+    bits = {slot: 1 << bit for bit, slot in enumerate(roots)}
+    for slots in together:
+        found = sorted(slots & roots.keys())
+        if not any(roots[slot].grad_fn in reached[other] for slot in found for other in found if other != slot):
+            bits.update(dict.fromkeys(found, sum(bits[slot] for slot in found)))
+    dependents: dict[Any, int] = {}
+    for slot, nodes in reached.items():
+        for node in nodes:
+            dependents[node] = dependents.get(node, 0) | bits[slot]
+    return dependents
 
 
 def _reachable(start: Sequence[Any], ends: Collection[GradientEdge]) -> list[Any]:

@@ -113,6 +113,8 @@ class TraceFacts:
     #: expected state of their caches, by the value's id.
     caches: dict[int, CacheUse] = field(default_factory=dict)
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
+    #: The values of the numbers of existing hooks.
+    hook_numbers: dict[int, Value] = field(default_factory=dict)
     #: The storages of fakes with hooks to register after the graph.
     hooked: set[int] = field(default_factory=set)
     #: The storages of fakes that operators with effects read after the graph; None if no such operator is called.

@@ -65,6 +65,13 @@ def keys(value: Any) -> tuple[object, ...]:
     return tuple(key if isinstance(key, Ref) or is_constant(key) else Ref(key) for key in value)
 
 
+def positions(value: Any) -> tuple[int, ...]:
+    """Return positions in a dict's table, one for each of its items, in the order of iteration."""
+    if type(value) is not tuple or sorted(value) != [*range(len(value))]:
+        raise GuardError(f"NUMBERED_KEYS expects the positions of a dict's items, not {describe(value)}")
+    return value
+
+
 def class_layout(value: Any) -> ClassLayout:
     """Return a class's layout, from a layout or a class."""
     return value if isinstance(value, ClassLayout) else ClassLayout.of(value)

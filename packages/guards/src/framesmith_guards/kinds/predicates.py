@@ -60,6 +60,22 @@ def same_keys(value: object, expected: tuple[object, ...]) -> bool:
     return True
 
 
+def positions_of(value: OrderedDict[Any, Any]) -> tuple[int, ...]:
+    """Return the position of each item in the dict's table, in the order of iteration, which `move_to_end` changes."""
+    order, table = tuple(OrderedDict.keys(value)), tuple(dict.keys(value))
+    if order == table:
+        return tuple(range(len(order)))
+    position = {key: at for at, key in enumerate(table)}
+    return tuple(position[key] for key in order)
+
+
+def has_numbered_keys(value: Any, expected: tuple[int, ...]) -> bool:
+    """Whether an OrderedDict has plain integers as keys, as many as there are positions, and its items at these positions."""
+    if type(value) is not OrderedDict or dict.__len__(value) != len(expected):
+        return False
+    return all(type(key) is int for key in dict.keys(value)) and positions_of(value) == expected
+
+
 def has_key(value: Any, expected: object) -> bool:
     """Whether a dict or frozendict (past its class) or set has a constant; never by iterating: that may consume it."""
     kind: Any = next((kind for kind in (dict, *FROZEN_DICTS) if issubclass(type(value), kind)), type(value))

@@ -229,6 +229,14 @@ class ShapeExpr:
         found = {symbol.name: sources.get(symbol.name, sources.get(symbol)) for symbol in expr.free_symbols}
         return cls(expr, tuple((name, source) for name, source in sorted(found.items()) if source is not None))
 
+    @classmethod
+    def comparing(cls, first: Source, second: Source, *, equal: bool) -> ShapeExpr:
+        """Return the condition that two integers are equal, or that they differ."""
+        import sympy
+
+        numbers = sympy.symbols("first second", integer=True)
+        return cls((sympy.Eq if equal else sympy.Ne)(*numbers), (("first", first), ("second", second)))
+
     @property
     def sources(self) -> tuple[Source, ...]:
         return tuple(source for _, source in self.symbols)

@@ -214,6 +214,14 @@ _KINDS: Final = (
         lambda v, e: f"expected keys {describe_expected(e)}, found {describe_expected(predicates.keys_of(v))}",
     ),
     GuardKind(
+        "NUMBERED_KEYS",
+        6,
+        freezing.positions,
+        predicates.has_numbered_keys,
+        _template("{has_numbered_keys}({x}, {e})", predicates.has_numbered_keys),
+        lambda v, e: f"expected an OrderedDict of {len(e)} numbers, its items in the order {e} of its table",
+    ),
+    GuardKind(
         "DICT_CONTAINS",
         3,
         freezing.constant,

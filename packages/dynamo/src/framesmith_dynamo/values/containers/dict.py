@@ -100,7 +100,7 @@ class DictValue(MutableContainer, MappingValue):
             tr.guard(self.source, "DICT_KEYS", self.real_keys)
             self.keys_fixed = True
 
-    def _guard_key_presence(self, tr: Tracer, hashed: object, key: Value) -> None:
+    def guard_key_presence(self, tr: Tracer, hashed: object, key: Value) -> None:
         """Guard the presence or absence of a key, unless the trace itself decided it."""
         if self.source is None or self.keys_fixed or hashed in self.stored or hashed in self.deleted:
             return
@@ -113,10 +113,14 @@ class DictValue(MutableContainer, MappingValue):
 
     # Access
 
+    def hashed(self, tr: Tracer, key: Value, holder: type | None = None) -> object:
+        """Return what stands for a key among the entries; `holder` may be named in the error for one without a hash."""
+        return operations.hash_key(tr, key, holder)
+
     def lookup(self, tr: Tracer, key: Value) -> Value | None:
-        hashed = operations.hash_key(tr, key, dict)
+        hashed = self.hashed(tr, key, dict)
         entry = self.entries.get(hashed)
-        self._guard_key_presence(tr, hashed, key)
+        self.guard_key_presence(tr, hashed, key)
         return None if entry is None else self._value_of(entry)
 
     @staticmethod
@@ -154,7 +158,7 @@ class DictValue(MutableContainer, MappingValue):
         return tr.call(self.factory, [], {})
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        hashed = operations.hash_key(tr, key, _hasher(self.cls))
+        hashed = self.hashed(tr, key, _hasher(self.cls))
         self.changes(tr)
         self.stored.setdefault(hashed, key)
         entry = self.entries.get(hashed)
@@ -170,7 +174,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def discard(self, tr: Tracer, key: Value) -> Value | None:
         """Remove a key; return its value, or None when it was missing."""
-        hashed = operations.hash_key(tr, key, _hasher(self.cls))
+        hashed = self.hashed(tr, key, _hasher(self.cls))
         value = self.lookup(tr, key)
         if value is None:
             return None
@@ -178,14 +182,14 @@ class DictValue(MutableContainer, MappingValue):
         self.version += 1
         entry = self.entries.pop(hashed)
         self.stored.pop(hashed, None)
-        self._guard_key_presence(tr, hashed, key)  # a store does not depend on the key's presence; its undo does
+        self.guard_key_presence(tr, hashed, key)  # a store does not depend on the key's presence; its undo does
         if hashed in self.found:
             self.deleted[hashed] = entry.key
         return value
 
     def contains(self, tr: Tracer, item: Value) -> Value:
-        hashed = operations.hash_key(tr, item, dict)
-        self._guard_key_presence(tr, hashed, item)
+        hashed = self.hashed(tr, item, dict)
+        self.guard_key_presence(tr, hashed, item)
         return tr.constant(hashed in self.entries)
 
     def len_(self, tr: Tracer) -> Value:
@@ -294,7 +298,7 @@ class DictValue(MutableContainer, MappingValue):
         self.guard_keys(tr)
         if not self.entries and is_unhashable(key):
             self._no_key(tr, key)
-        hashed = operations.hash_key(tr, key, _hasher(self.cls))
+        hashed = self.hashed(tr, key, _hasher(self.cls))
         if hashed not in self.entries:
             self._no_key(tr, key)
         self.changes(tr)
@@ -433,7 +437,7 @@ def _build_dict(tr: Tracer, obj: dict[Any, Any]) -> Value:
 # Existing dicts: their keys are known from the start, their items wrapped when they are read
 
 
-@wraps_type(dict, OrderedDict, defaultdict)
+@wraps_type(dict, defaultdict)
 def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     """Wrap a dict found at a source: its type is guarded; keys and items when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))

@@ -174,10 +174,12 @@ def _build_list(tr: Tracer, obj: list[Any]) -> Value:
 
 #: The slice `lst[here]` to which `lst[here] = items` appends, for any length.
 END: Final = slice(sys.maxsize, None)
+#: The slice of all items, however many.
+ALL: Final = slice(None)
 
 
 class FoundList(ListValue):
-    """An existing list: its length is guarded once anything but appending is done with it.
+    """An existing list: its length is guarded once anything but appending and replacing all items is done with it.
 
     Until then `added` holds the appended items.
     """
@@ -204,6 +206,18 @@ class FoundList(ListValue):
     @items.setter
     def items(self, items: list[Value]) -> None:
         self._items = items
+
+    def _set_slice(self, tr: Tracer, where: slice, value: Value) -> None:
+        if where != ALL or value.builtin_contents() is self:
+            super()._set_slice(tr, where, value)
+            return
+        new = as_sequence(tr, value)
+        self.m_clear(tr)
+        self.add_all(tr, [*new])
+
+    def m_clear(self, tr: Tracer) -> None:
+        self.changes(tr)
+        self._items = []
 
     def add_all(self, tr: Tracer, new: list[Value]) -> None:
         self.changes(tr)
