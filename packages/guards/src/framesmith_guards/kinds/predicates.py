@@ -70,7 +70,7 @@ def positions_of(value: OrderedDict[Any, Any]) -> tuple[int, ...]:
 
 
 def has_numbered_keys(value: Any, expected: tuple[int, ...]) -> bool:
-    """Whether an OrderedDict has plain integers as keys, as many as there are positions, and its items at these positions."""
+    """Whether an OrderedDict has plain integers as keys, and its items at these positions."""
     if type(value) is not OrderedDict or dict.__len__(value) != len(expected):
         return False
     return all(type(key) is int for key in dict.keys(value)) and positions_of(value) == expected

@@ -3,7 +3,6 @@
 from framesmith_dynamo.values.containers.deque import new_deque
 from framesmith_dynamo.values.containers.dict import DictValue, new_dict
 from framesmith_dynamo.values.containers.frozen_dict import FrozenDictValue, frozen_of
-from framesmith_dynamo.values.containers.hook_dicts import hook_number
 from framesmith_dynamo.values.containers.list import FoundList, ListValue, new_list, sorted_items
 from framesmith_dynamo.values.containers.mappings import MappingValue
 from framesmith_dynamo.values.containers.mutable_sets import frozenset_of, new_set, set_of
@@ -27,7 +26,6 @@ __all__ = [
     "frozen_of",
     "frozenset_of",
     "has_named_items",
-    "hook_number",
     "index_of",
     "is_namedtuple_class",
     "new_deque",

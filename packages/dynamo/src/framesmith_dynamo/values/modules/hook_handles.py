@@ -17,8 +17,9 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles, named
-from framesmith_dynamo.values.containers import DictValue, ListValue, hook_number
+from framesmith_dynamo.values.containers import DictValue, ListValue
 from framesmith_dynamo.values.lookup.entries import guard_class
+from framesmith_dynamo.values.modules.hook_dicts import hook_number
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.tensors.hooks import HANDLE_ASKED
 from framesmith_dynamo.values.wrap_registry import wraps_type

@@ -109,7 +109,7 @@ def _has_hooks(obj: OrderedDict[Any, Any]) -> bool:
 
 @wraps_type(OrderedDict)
 def wrap_ordered(tr: Tracer, obj: OrderedDict[Any, Any], source: Source) -> Value:
-    """Wrap an OrderedDict found at a source: a registry of hooks by positions, guarded from the start, others by keys."""
+    """Wrap an OrderedDict found at a source: a registry of hooks by positions, guarded from the start, or by keys."""
     if not _has_hooks(obj):
         return wrap_dict(tr, obj, source)
     tr.guard(source, "TYPE_MATCH", OrderedDict)
