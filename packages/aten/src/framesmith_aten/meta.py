@@ -58,7 +58,7 @@ class Effects:
     can raise on some data. `unproven`: no probe could show that their kernels accept such arguments.
     `irreversible`: they return no tensors, or are not torch's own, so they may do anything. `external`: one has an
     effect outside of tensors (`operators.has_external_effect`). `custom`: one is not torch's own, and may have an
-    effect that it does not declare.
+    effect that it does not declare. `contracts`: one multiplies matrices, convolves or attends.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
@@ -73,6 +73,7 @@ class Effects:
     irreversible: bool = False
     external: bool = False
     custom: bool = False
+    contracts: bool = False
 
     @property
     def forbid_removal(self) -> bool:
@@ -85,6 +86,7 @@ class Effects:
         self.unproven |= inner.unproven
         self.irreversible |= inner.irreversible
         self.custom |= inner.custom
+        self.contracts |= inner.contracts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from framesmith_aten.fakes.rules import memory_reads
 from framesmith_aten.nested import tensors_in
@@ -51,6 +52,11 @@ def overloads(name: str) -> list[OpOverload]:
 def is_custom(op: Any) -> bool:
     """Whether the operator is a user's or another library's."""
     return isinstance(op, OpOverload) and op.namespace not in TRUSTED
+
+
+def is_contraction(op: Any) -> bool:
+    """Whether the operator multiplies matrices, convolves or attends: torch counts floating-point operations of it."""
+    return isinstance(op, OpOverload) and op.overloadpacket in flop_registry
 
 
 def has_external_effect(op: Any) -> bool:

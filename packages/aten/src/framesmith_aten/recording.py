@@ -29,6 +29,7 @@ from framesmith_aten.operators import (
     gives_unknown_value,
     has_external_effect,
     is_composite,
+    is_contraction,
     is_custom,
     is_random,
     is_view_by_strides,
@@ -215,6 +216,7 @@ class OperatorLog(LightDispatchMode):
         effects.irreversible |= is_custom(op) or not op._schema.returns
         effects.external |= has_external_effect(op)
         effects.custom |= is_custom(op)
+        effects.contracts |= is_contraction(op)
         fails = may_fail(op, args, kwargs)
         effects.may_fail |= fails
         effects.unproven |= not answer.certain and not fails

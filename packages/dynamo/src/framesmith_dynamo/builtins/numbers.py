@@ -22,6 +22,8 @@ from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.lookup.entries import special_method
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.truths import truth
+from framesmith_dynamo.values.torch_api import number_tensors
 from framesmith_dynamo.values.torch_api.checks import holds
 
 
@@ -99,6 +101,19 @@ def _wins(tr: Tracer, op: str, item: Value, best: Value) -> bool:
     return answer.bool_(tr)
 
 
+def _chosen(tr: Tracer, op: str, item: Value, key: Value, best: tuple[Value, Value]) -> tuple[Value, Value] | None:
+    """Return the better one, where data choose between numbers (not NaN, which is not greater); None elsewhere."""
+    pair = item, best[0]
+    if key is not item or best[1] is not best[0]:
+        return None
+    if any(isinstance(one, TensorValue) for one in pair):
+        if not number_tensors.is_expected(tr) or not all(map(number_tensors.stands_for_number, pair)):
+            return None
+        made = number_tensors.greatest(tr, op, *pair)
+        return made, made
+    return None
+
+
 def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> Value:
     """`min` (op "<") or `max` (op ">"): the first item that no other beats."""
     if set(kwargs) - {"key", "default"} or not args or (len(args) > 1 and "default" in kwargs):
@@ -108,6 +123,9 @@ def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> V
     best: tuple[Value, Value] | None = None
     for item in each(tr, args[0]) if len(args) == 1 else args:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item
+        if best is not None and (chosen := _chosen(tr, op, item, item_key, best)) is not None:
+            best = chosen
+            continue
         if best is None or _wins(tr, op, item_key, best[1]):
             best = item, item_key
     if best is not None:
@@ -196,7 +214,7 @@ for _cls, _method in ((int, "__int__"), (float, "__float__"), (complex, "__compl
 @handles(bool)
 def _bool(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     (*rest,) = between(tr, bool, args, kwargs, 0, 1)
-    return tr.constant(rest[0].bool_(tr) if rest else False)
+    return truth(tr, rest[0]) if rest else tr.constant(False)
 
 
 def _rounding(function: Any) -> Handler:

@@ -37,6 +37,11 @@ def check_rollback(builder: GraphBuilder, node: fx.Node, name: str) -> None:
     assertions of a call can fail as well: they are checked after the call.
     """
     builder.is_irreversible |= bool(changed_histories(builder, node))
+    check_failure(builder, name)
+
+
+def check_failure(builder: GraphBuilder, name: str) -> None:
+    """Break where the graph, which the program's assertions may end, has an effect that cannot be rolled back."""
     builder.may_fail |= builder.has_assumed
     if sum((builder.may_fail, builder.is_irreversible, builder.has_external_effects)) > 1:
         raise GraphBreak(CANNOT_ROLL_BACK, name)

@@ -109,6 +109,11 @@ class TraceFacts:
     unread_strings: dict[Source, type] = field(default_factory=dict)
     #: The items of 0-d tensors, where known: by the id of the tensor's ref, for one version.
     tensor_items: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
+    #: Symbolic bools read off conditions, by expression, with the condition as a tensor.
+    truths: dict[Any, Value] = field(default_factory=dict)
+    #: Whether float32 tensors stand for numbers that eager mode reads as doubles; and whether doubles do.
+    has_narrow_numbers: bool = False
+    wide_numbers: bool = False
     #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with the
     #: expected state of their caches, by the value's id.
     caches: dict[int, CacheUse] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from framesmith_bytecode import ITERATOR_SLOTS, Instr
+from framesmith_dynamo.interpreter import data_branches
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise, Value
@@ -16,14 +17,14 @@ def jump(frame: Frame, instr: Instr) -> None:
 @interprets("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(frame: Frame, instr: Instr) -> None:
     """Pop; jump when true."""
-    if frame.pop().bool_(frame):
+    if data_branches.jumps(frame, instr, True):
         frame.jump(instr.arg)
 
 
 @interprets("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(frame: Frame, instr: Instr) -> None:
     """Pop; jump when false."""
-    if not frame.pop().bool_(frame):
+    if data_branches.jumps(frame, instr, False):
         frame.jump(instr.arg)
 
 

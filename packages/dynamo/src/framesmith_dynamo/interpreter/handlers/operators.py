@@ -6,6 +6,7 @@ from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.tensors.truths import negated, truth
 
 UNARY = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~"}
 
@@ -31,13 +32,13 @@ def unary_op(frame: Frame, instr: Instr) -> None:
 @interprets("UNARY_NOT")
 def unary_not(frame: Frame, instr: Instr) -> None:
     """not x"""
-    frame.push(frame.constant(not frame.pop().bool_(frame)))
+    frame.push(negated(frame, frame.pop()))
 
 
 @interprets("TO_BOOL")
 def to_bool(frame: Frame, instr: Instr) -> None:
     """bool(x)"""
-    frame.push(frame.constant(frame.pop().bool_(frame)))
+    frame.push(truth(frame, frame.pop()))
 
 
 @interprets("COMPARE_OP")
