@@ -21,6 +21,7 @@ from framesmith_dynamo.values.lookup.libraries import is_trusted
 from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
+from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.tensors.tensor_object import is_plain_parameter_class
 from framesmith_guards.values.classes import class_dict, mro
 from framesmith_guards.values.constants import FROZEN_DICTS
@@ -36,8 +37,8 @@ INSTANCE_CHECK = register_break(
 )
 OBJECT_ID = register_break(
     "object-id",
-    what="id() of an object is taken",
-    why="the number differs between runs, and objects made in the trace have none yet",
+    what="id() of a tensor, a container or a new object is taken, or hash() of an object by its identity",
+    why="the number differs between calls, and objects made in the trace have none yet",
     hint="compare objects with `is`, or use them as dict keys",
 )
 REPR_OF_OBJECT = register_break(
@@ -239,7 +240,12 @@ def _globals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(id)
 def _id(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    raise GraphBreak(OBJECT_ID, one(tr, id, args, kwargs).describe())
+    """The number of an object that every call has to have; others end the graph: a new one has no number yet."""
+    value = one(tr, id, args, kwargs)
+    if not isinstance(value, ObjectValue) or value.is_new or value.source is None:
+        raise GraphBreak(OBJECT_ID, value.describe())
+    tr.guard(value.source, "ID_MATCH", value.obj)
+    return tr.constant(id(value.obj))
 
 
 @handles(hash)

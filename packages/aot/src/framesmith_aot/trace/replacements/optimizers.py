@@ -1,4 +1,4 @@
-"""Fused and foreach functions of optimizers, decomposed tensor by tensor.
+"""Fused and foreach functions of optimizers and gradient scalers, decomposed tensor by tensor.
 
 Torch's functionalisation fails for them: for fused ones with an empty list, and for numbers given as a tensor, whose
 memory it reads. Decomposed, a step is elementwise work. As in torch's own kernels, corrections that depend on the step
@@ -145,6 +145,33 @@ def adagrad_(
         _store(parameter, value - rates[at] * gradient / (squares.sqrt() + eps), found_inf)
 
 
+def unscale_(self: Tensors, found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
+    """Multiply gradients by the inverse of their scale, and set `found_inf` to 1 if one of them is not finite."""
+    found: torch.Tensor | None = None
+    for grad in self:
+        infinite = grad.isfinite().logical_not().any()
+        found = infinite if found is None else found.logical_or(infinite)
+        grad.copy_(_wide(grad) * inv_scale)
+    if found is not None:
+        found_inf.copy_(torch.where(found, 1.0, found_inf))
+
+
+def update_scale_(
+    self: torch.Tensor,
+    growth_tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    scale_growth_factor: float,
+    scale_backoff_factor: float,
+    growth_interval: int,
+) -> torch.Tensor:
+    """Shrink the scale after an infinite gradient; let it grow, if it stays finite, after enough steps without one."""
+    found, steps = found_inf != 0, growth_tracker + 1
+    due, grown = steps == growth_interval, self * scale_growth_factor
+    kept = torch.where(due & grown.isfinite(), grown, self)
+    growth_tracker.copy_(torch.where(found | due, 0, steps))
+    return self.copy_(torch.where(found, self * scale_backoff_factor, kept))
+
+
 def _through_results(many: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
     """Return `change`, an in-place function; with numbers in a tensor it copies the results of `many`."""
 
@@ -194,6 +221,8 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     of_torch("torch._foreach_addcmul_"): _through_results(
         of_torch("torch._foreach_addcmul"), of_torch("torch._foreach_addcmul_")
     ),
+    of_torch("torch._amp_foreach_non_finite_check_and_unscale_"): unscale_,
+    of_torch("torch._amp_update_scale_"): update_scale_,
     of_torch("torch._fused_adam_"): adam_,
     of_torch("torch._fused_adamw_"): adamw_,
     of_torch("torch._fused_sgd_"): sgd_,
