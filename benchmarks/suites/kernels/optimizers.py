@@ -60,6 +60,11 @@ OPTIMIZERS: dict[str, Callable[[Tensors], torch.optim.Optimizer]] = {
     "torch's Adam, one by one": functools.partial(torch.optim.Adam, foreach=False),
     "torch's Adam, all at once": functools.partial(torch.optim.Adam, foreach=True),
     "torch's AdamW, fused": functools.partial(torch.optim.AdamW, fused=True),
+    "torch's NAdam, all at once": functools.partial(torch.optim.NAdam, foreach=True),
+    "torch's RAdam, one by one": functools.partial(torch.optim.RAdam, foreach=False),
+    "torch's RAdam, all at once": functools.partial(torch.optim.RAdam, foreach=True),
+    "torch's ASGD, all at once": functools.partial(torch.optim.ASGD, foreach=True),
+    "torch's Adamax, all at once": functools.partial(torch.optim.Adamax, foreach=True),
     "torch's SGD with momentum": functools.partial(torch.optim.SGD, momentum=0.9, foreach=True),
 }
 

@@ -104,11 +104,14 @@ class History:
     def observe_number(self, number: int | float, source: Source) -> bool:
         """Record a number; return whether it is a symbol: if it has changed, or is an argument under `dynamic=True`.
 
-        0 and 1 never are. An attribute of an object is usually a setting: it is static until it has changed.
+        0 and 1 never are, except a 1 in an object's state that has changed: a count. An attribute of an object is
+        usually a setting: it is static until it has changed.
         """
         if not self.allows_symbols or setting(f"specialize_{type(number).__name__}", False):
             return False
         changed = self._is_automatic and self._has_changed(number, source)
+        if changed and type(number) is int and number == 1 and not _is_argument(source):
+            return True
         return (changed or (self.dynamic is True and _is_argument(source))) and not _is_special(number)
 
     def _has_changed(self, number: int | float, source: Source) -> bool:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.assumptions import Asserted
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import EXAMPLE, MODE_CHANGE
 from framesmith_aten.nested import tensors_in
@@ -26,15 +25,14 @@ from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.graph.subgraphs import last_node, nodes_after
 from framesmith_dynamo.interpreter.branch_ways import Ways, ways_of
 from framesmith_dynamo.tensor_calls.calls import tensor_value
-from framesmith_dynamo.tensor_calls.rollback import check_failure
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.trace_state import RestartTrace
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.truths import condition_of, is_data
 from framesmith_dynamo.values.torch_api import number_tensors
-from framesmith_dynamo.values.torch_api.checks import holds
 from framesmith_guards.values.constants import typed_key
 from framesmith_sideeffects import MutationRefused
 
@@ -75,13 +73,12 @@ def jumps(frame: Frame, instr: Instr, when: bool) -> bool:
 
 
 def _check_not_taken(frame: Frame, value: Value, wanted: bool, broken: GraphBreak) -> None:
-    """Let the graph check that a truth is as `wanted`: otherwise the program raises, and nothing of it catches that."""
-    if any(one.may_catch() for one in frame.state.running) or frame.state.handled is not None:
-        raise broken
+    """Let the graph check that a truth is as `wanted`: otherwise the program raises."""
     number = condition_of(frame, value).call_method(frame, "to", (frame.constant(torch.int64),), {})
     found = operations.compare(frame, "==", number.call_method(frame, "item", (), {}), frame.constant(int(wanted)))
-    holds(frame, found, Asserted.PROGRAM, f"the program raises: {broken.detail}")
-    check_failure(frame.builder, "a check of the program's")
+    assert isinstance(found, SymbolicNumber)
+    if not frame.must_hold(found.number, f"the program raises: {broken.detail}"):
+        raise broken
 
 
 class _Refused(Exception):

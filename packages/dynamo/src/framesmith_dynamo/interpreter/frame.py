@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from framesmith_aten.assumptions import Asserted
 from framesmith_bytecode import EXIT_SLOTS
 from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks, register_break
 from framesmith_dynamo.interpreter import inlining, repeated_regions
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
+from framesmith_dynamo.tensor_calls.rollback import check_failure
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, TraceFacts, Value
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
@@ -358,6 +361,15 @@ class Frame:
             return None
         self.state.builder.compute_number(function, operands, number)
         return self.symbol(number)
+
+    def must_hold(self, condition: Any, text: str) -> bool:
+        if any(one.may_catch() for one in self.state.running) or self.state.handled is not None:
+            return False
+        self.builder.check_assumptions()
+        unstable.expect_true(condition)
+        self.builder.check_assumptions(Asserted.PROGRAM, text)
+        check_failure(self.builder, "a check of the program's")
+        return True
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         return calls.call_torch(self, target, args, kwargs)

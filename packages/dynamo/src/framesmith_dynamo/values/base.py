@@ -230,6 +230,12 @@ class Tracer(Protocol):
         numbers of this call, or returns no number: then the numbers must be specialised.
         """
 
+    def must_hold(self, condition: Any, text: str) -> bool:
+        """Let the graph check a condition on unbacked numbers, without which the program raises, as `text` says.
+
+        The frame then runs eagerly. False, with nothing recorded, where the program may catch the exception.
+        """
+
     def tensor_of(self, fake: torch.Tensor) -> Value | None:
         """Return the value of a tensor of the trace, None of other fakes."""
 
