@@ -127,6 +127,40 @@ def test_memory_that_is_shared() -> None:
     check(function)
 
 
+def test_memory_that_is_shared_with_a_view_written_to_in_the_other_way() -> None:
+    def function(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        row = x[0]
+        if t > 1:
+            row.add_(1)
+        else:
+            x[:, 1].mul_(4)
+        turned = y.t()
+        if t > 2:
+            turned.add_(1)
+        else:
+            y[1:].zero_()
+        return turned + row.sum()
+
+    check(function)
+
+
+def test_what_autograd_has_saved_ends_the_graph() -> None:
+    """A change would be an error in the backward pass, although the way is not taken."""
+    weight = torch.ones(2, requires_grad=True)
+
+    def function(t: Tensor, x: Tensor) -> Tensor:
+        loss = (weight * x).sum()
+        if t > 1:
+            x.add_(1)
+        return loss
+
+    framesmith.reset()
+    compiled = framesmith.compile(function, strict=True)
+    compiled(torch.tensor(0.0), torch.ones(2)).backward()
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        compiled(torch.tensor(2.0), torch.ones(2)).backward()
+
+
 def test_parameters_in_no_grad() -> None:
     weight = torch.nn.Parameter(torch.ones(3, 2))
     start = weight.detach().clone()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.layouts import storage_id
+from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.meta import EXAMPLE, MODE_CHANGE
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import effects_of
@@ -112,18 +112,20 @@ class _Choice:
         one, first = self._way(target)
         self._keep(one, start)
         with self._without_grad(bool(one)):
-            written = {node: self._copied(node) for node in one}
-            for node in one:
-                frame.call_torch("copy_", (self._tensor(node), self.kept[node]), {})
+            after_one = self._values(one)
+            self._write(one, self.kept)
         self._set_back(before)
         other, second = self._way(after)
-        self._merge(condition, *((first, second) if when else (second, first)))
+        written = [*dict.fromkeys((*one, *other))]
+        self._merge(condition, written, *((first, second) if when else (second, first)))
         self._keep([node for node in other if node not in self.kept], start)
-        written |= {node: self.kept[node] for node in other if node not in written}
         with self._without_grad(bool(written)):
-            for node, values in written.items():
+            after_other = self._values(written)
+            self._write(written, self.kept)
+            self._write(one, after_one)  # of tensors that share memory, each may have been written to in one way
+            for node in written:
                 tensor = self._tensor(node)
-                pair = (values, tensor) if when else (tensor, values)
+                pair = (tensor, after_other[node]) if when else (after_other[node], tensor)
                 chosen = frame.call_torch(torch.where, (self._beside(condition, tensor), *pair), {})
                 frame.call_torch("copy_", (tensor, chosen), {})
 
@@ -174,6 +176,8 @@ class _Choice:
                 continue
             if not isinstance(held, torch.Tensor) or held.grad_fn is not None or 0 in held.stride():
                 raise _Refused
+            if not self.frame.facts.runs_engine and any(map(_has_history, node.users)):
+                raise _Refused  # autograd may have saved it: a change would be noticed, whichever way is taken
             found.append(node)
         return found
 
@@ -197,7 +201,13 @@ class _Choice:
         else:
             self.frame.locals[name] = value
 
-    def _merge(self, condition: Value, first: Mapping[Any, Value | None], second: Mapping[Any, Value | None]) -> None:
+    def _merge(
+        self,
+        condition: Value,
+        written: Sequence[fx.Node],
+        first: Mapping[Any, Value | None],
+        second: Mapping[Any, Value | None],
+    ) -> None:
         """Let the frame hold the same behind both ways, or numbers that the condition chooses.
 
         Variables that are no longer needed may differ.
@@ -210,7 +220,12 @@ class _Choice:
                 continue
             if isinstance(key, str) and key not in (_RESULT, *live) and not code.analyses.observes_locals:
                 self._bind(key, None)
-            elif one is None or other is None or not _are_numbers(self.frame, one, other):
+            elif (
+                one is None
+                or other is None
+                or not _are_numbers(self.frame, one, other)
+                or any(_shares_memory(number, written) for number in (one, other))
+            ):
                 raise _Refused
             else:
                 self._put(key, number_tensors.chosen(self.frame, condition, one, other))
@@ -237,14 +252,19 @@ class _Choice:
     def _tensor(self, node: fx.Node) -> Value:
         return tensor_value(self.frame, fake_of_node(node), node)
 
-    def _copied(self, node: fx.Node) -> Value:
-        return self.frame.call_torch("clone", (self._tensor(node),), {})
+    def _values(self, nodes: Sequence[fx.Node]) -> dict[fx.Node, Value]:
+        """Return copies of tensors as they are now."""
+        return {node: self.frame.call_torch("clone", (self._tensor(node),), {}) for node in nodes}
+
+    def _write(self, nodes: Sequence[fx.Node], values: Mapping[fx.Node, Value]) -> None:
+        for node in nodes:
+            self.frame.call_torch("copy_", (self._tensor(node), values[node]), {})
 
     def _keep(self, nodes: Sequence[fx.Node], start: fx.Node) -> None:
         """Keep the values that tensors have right behind the node `start`."""
         begin = last_node(self.builder)
         with self._without_grad(bool(nodes)):
-            self.kept |= {node: self._copied(node) for node in nodes}
+            self.kept |= self._values(nodes)
         for node in nodes_after(begin):
             if node.op != "placeholder":
                 start.append(node)
@@ -267,8 +287,16 @@ def _check_node(node: fx.Node) -> None:
         raise _Refused
     if effects.reshaped or effects.restrided:
         raise _Refused
-    if any(one.grad_fn is not None for one in tensors_in(EXAMPLE.get(node))):
+    if _has_history(node):
         raise _Refused
+
+
+def _has_history(node: fx.Node) -> bool:
+    return any(one.grad_fn is not None for one in tensors_in(EXAMPLE.get(node)))
+
+
+def _shares_memory(value: Value, written: Sequence[fx.Node]) -> bool:
+    return isinstance(value, TensorValue) and any(share_storage(value.fake, fake_of_node(node)) for node in written)
 
 
 def _are_numbers(frame: Frame, one: Value, other: Value) -> bool:
