@@ -26,5 +26,5 @@ def test_ten_steps_are_eagers(name: str, use: str) -> None:
     torch.testing.assert_close(found, expected, **near)
     stats = framesmith.stats()
     assert stats["frames_failed"] == 0
-    if name not in IN_PIECES:
-        assert (stats["graphs"] <= 2, stats["breaks"]) == (True, 0), stats
+    if name not in IN_PIECES:  # a new SGD optimizer checks its tensors once, and its state may be loaded by then
+        assert (stats["graphs"] <= 2 + (name == "SGD fused"), stats["breaks"]) == (True, 0), stats

@@ -220,15 +220,17 @@ class _Choice:
                 continue
             if isinstance(key, str) and key not in (_RESULT, *live) and not code.analyses.observes_locals:
                 self._bind(key, None)
-            elif (
-                one is None
-                or other is None
-                or not _are_numbers(self.frame, one, other)
-                or any(_shares_memory(number, written) for number in (one, other))
-            ):
-                raise _Refused
-            else:
+            elif one is not None and other is not None and self._are_numbers((one, other), written):
                 self._put(key, number_tensors.chosen(self.frame, condition, one, other))
+            else:
+                raise _Refused
+
+    def _are_numbers(self, pair: Sequence[Value], written: Sequence[fx.Node]) -> bool:
+        """Whether torch's code means numbers by these values, which no way has written to."""
+        if not number_tensors.is_expected(self.frame):
+            return False
+        changed = any(_shares_memory(value, written) for value in pair)
+        return not changed and all(map(number_tensors.stands_for_number, pair))
 
     def _put(self, key: Any, value: Value) -> None:
         if key == _RESULT:
@@ -297,11 +299,6 @@ def _has_history(node: fx.Node) -> bool:
 
 def _shares_memory(value: Value, written: Sequence[fx.Node]) -> bool:
     return isinstance(value, TensorValue) and any(share_storage(value.fake, fake_of_node(node)) for node in written)
-
-
-def _are_numbers(frame: Frame, one: Value, other: Value) -> bool:
-    """Whether torch's code means numbers by both values."""
-    return number_tensors.is_expected(frame) and all(map(number_tensors.stands_for_number, (one, other)))
 
 
 def _is_same(first: Value | None, second: Value | None) -> bool:
