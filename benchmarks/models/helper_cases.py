@@ -30,7 +30,7 @@ class Training:
         return found
 
     def state(self) -> list[Any]:
-        """What a step changes, as `state_dict`s."""
+        """The objects that a step changes, as `state_dict`s."""
         return [one.state_dict() for one in (self.model, self.optimizer, *self.others)]
 
 

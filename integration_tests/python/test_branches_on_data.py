@@ -1,4 +1,4 @@
-"""Branches on tensors' data: ways that only write to tensors share a graph, as do ways that only raise."""
+"""Branches on tensors' data: arms that only write to tensors share a graph, as do arms that only raise."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(function: Callable[..., Any], graphs: int = 1, breaks: int = 0) -> Non
     assert (stats["graphs"], stats["breaks"]) == (graphs, breaks)
 
 
-def test_both_ways_write() -> None:
+def test_both_arms_write() -> None:
     def function(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
         t += 1
         if t > 2:
@@ -55,7 +55,7 @@ def test_both_ways_write() -> None:
     check(function)
 
 
-def test_one_way_does_nothing() -> None:
+def test_one_arm_does_nothing() -> None:
     def function(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
         if not t.item() != 1:
             x += y
@@ -66,7 +66,7 @@ def test_one_way_does_nothing() -> None:
     check(function)
 
 
-def test_a_branch_in_a_way_of_another() -> None:
+def test_a_branch_in_an_arm_of_another() -> None:
     def function(t: Tensor, x: Tensor, y: Tensor) -> None:
         if t > 1:
             x.add_(1)
@@ -81,7 +81,7 @@ def test_a_branch_in_a_way_of_another() -> None:
     check(function)
 
 
-def test_ways_with_loops_calls_and_variables_of_their_own() -> None:
+def test_arms_with_loops_calls_and_variables_of_their_own() -> None:
     def scaled(tensors: tuple[Tensor, ...], by: float) -> None:
         for tensor in tensors:
             tensor.mul_(by)
@@ -113,7 +113,7 @@ def test_a_truth_that_is_kept() -> None:
 
 
 def test_memory_that_is_shared() -> None:
-    """With views made before the branch, written to in one way through one, in the other through another."""
+    """With views made before the branch, written to in one arm through one, in the other through another."""
 
     def function(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
         row, column = x[1], x[:, 0]
@@ -127,7 +127,7 @@ def test_memory_that_is_shared() -> None:
     check(function)
 
 
-def test_memory_that_is_shared_with_a_view_written_to_in_the_other_way() -> None:
+def test_memory_that_is_shared_with_a_view_written_to_in_the_other_arm() -> None:
     def function(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
         row = x[0]
         if t > 1:
@@ -145,7 +145,7 @@ def test_memory_that_is_shared_with_a_view_written_to_in_the_other_way() -> None
 
 
 def test_what_autograd_has_saved_ends_the_graph() -> None:
-    """A change would be an error in the backward pass, although the way is not taken."""
+    """A change would be an error in the backward pass, although the arm is not taken."""
     weight = torch.ones(2, requires_grad=True)
 
     def function(t: Tensor, x: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def test_parameters_in_no_grad() -> None:
     check(function)
 
 
-def test_ways_that_raise() -> None:
+def test_arms_that_raise() -> None:
     def function(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
         y.add_(1)
         if t.isnan() or t > 8:
@@ -212,7 +212,7 @@ def test_an_error_that_the_program_catches_ends_the_graph() -> None:
 
 @pytest.mark.parametrize("change", ["result", "object", "random", "resized", "matmul", "history", "cell", "print"])
 def test_other_differences_end_the_graph(change: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing of a way that is not taken may be seen."""
+    """Nothing of an arm that is not taken may be seen."""
     seen: list[Any] = []
     w = torch.ones(3, 3, requires_grad=True)
     count = 0

@@ -1,10 +1,10 @@
-"""Branches on tensors' data that need no end of the graph: ways that only write to tensors, and ways that only raise.
+"""Branches on tensors' data that need no end of the graph: arms that only write to tensors, and arms that only raise.
 
-Note [Branches on data]: where each way of a branch does nothing but write to tensors, both are traced, one after the
-other, and each tensor gets the values of the way that the condition chooses. The tensors are kept before, and set back
-behind the first way. Whatever else differs between the ways (variables, objects, gradients' histories, random numbers,
-what may fail) ends the graph before the branch, as do ways that multiply matrices: both are computed at each call. A
-way that can only raise is not traced. The graph checks that it is not taken; if it is, the frame runs eagerly, and
+Note [Branches on data]: where each arm of a branch does nothing but write to tensors, both are traced, one after the
+other, and each tensor gets the values of the arm that the condition chooses. The tensors are kept before, and set back
+behind the first arm. Whatever else differs between the arms (variables, objects, gradients' histories, random numbers,
+what may fail) ends the graph before the branch, as do arms that multiply matrices: both are computed at each call. A
+arm that can only raise is not traced. The graph checks that it is not taken; if it is, the frame runs eagerly, and
 raises.
 """
 
@@ -23,7 +23,7 @@ from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import DATA_DEPENDENT_BRANCH, GraphBreak
 from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.graph.subgraphs import last_node, nodes_after
-from framesmith_dynamo.interpreter.branch_ways import Ways, ways_of
+from framesmith_dynamo.interpreter.branch_arms import Arms, arms_of
 from framesmith_dynamo.tensor_calls.calls import tensor_value
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.trace_state import RestartTrace
@@ -50,7 +50,7 @@ _RESULT: Final = "return"
 def jumps(frame: Frame, instr: Instr, when: bool) -> bool:
     """Whether a jump that is taken if the popped value is `when` is to be made.
 
-    It is not where both ways were traced: the frame stands where they meet.
+    It is not where both arms were traced: the frame stands where they meet.
     """
     value = frame.pop()
     try:
@@ -59,16 +59,16 @@ def jumps(frame: Frame, instr: Instr, when: bool) -> bool:
         if broken.kind is not DATA_DEPENDENT_BRANCH or not is_data(value):
             raise
         target = frame.code.targets[instr.arg]
-        ways = ways_of(frame.code, frame.pc - 1, target)
-        if ways is None:
+        arms = arms_of(frame.code, frame.pc - 1, target)
+        if arms is None:
             raise
-        if ways.raises is not None:
-            _check_not_taken(frame, value, when is (ways.raises != target), broken)
-            return ways.raises != target
+        if arms.raises is not None:
+            _check_not_taken(frame, value, when is (arms.raises != target), broken)
+            return arms.raises != target
         if frame.facts.has_narrow_numbers:  # see Note [Numbers in tensors]
             frame.state.log.wide_numbers = True
             raise RestartTrace from broken
-        _Choice(frame, ways).make(value, target, when, broken)
+        _Choice(frame, arms).make(value, target, when, broken)
         return False
 
 
@@ -82,21 +82,21 @@ def _check_not_taken(frame: Frame, value: Value, wanted: bool, broken: GraphBrea
 
 
 class _Refused(Exception):
-    """The ways of a branch differ in more than what they write to tensors."""
+    """The arms of a branch differ in more than what they write to tensors."""
 
 
 class _Choice:
-    """The trace of both ways of a branch, of which data choose one."""
+    """The trace of both arms of a branch, of which data choose one."""
 
-    def __init__(self, frame: Frame, ways: Ways) -> None:
+    def __init__(self, frame: Frame, arms: Arms) -> None:
         self.frame = frame
-        self.ways = ways
+        self.arms = arms
         self.builder = frame.builder
         #: The values of tensors before the branch.
         self.kept: dict[fx.Node, Value] = {}
 
     def make(self, value: Value, target: int, when: bool, broken: GraphBreak) -> None:
-        """Trace both ways; afterwards the frame stands where they meet. Raises `broken` where that is impossible."""
+        """Trace both arms; afterwards the frame stands where they meet. Raises `broken` where that is impossible."""
         try:
             self._trace(value, target, when)
         except (_Refused, MutationRefused, TracedRaise, GraphBreak) as error:
@@ -104,49 +104,49 @@ class _Choice:
 
     def _trace(self, value: Value, target: int, when: bool) -> None:
         frame = self.frame
-        for name in self.ways.stores:
+        for name in self.arms.stores:
             frame.locals.get(name)  # an argument that was not read yet is read now
         before, after = self._held(), frame.pc
         condition = condition_of(frame, value)
         start = last_node(self.builder)
-        one, first = self._way(target)
+        one, first = self._arm(target)
         self._keep(one, start)
         with self._without_grad(bool(one)):
             after_one = self._values(one)
             self._write(one, self.kept)
         self._set_back(before)
-        other, second = self._way(after)
+        other, second = self._arm(after)
         written = [*dict.fromkeys((*one, *other))]
         self._merge(condition, written, *((first, second) if when else (second, first)))
         self._keep([node for node in other if node not in self.kept], start)
         with self._without_grad(bool(written)):
             after_other = self._values(written)
             self._write(written, self.kept)
-            self._write(one, after_one)  # of tensors that share memory, each may have been written to in one way
+            self._write(one, after_one)  # of tensors that share memory, each may have been written to in one arm
             for node in written:
                 tensor = self._tensor(node)
                 pair = (tensor, after_other[node]) if when else (after_other[node], tensor)
                 chosen = frame.call_torch(torch.where, (self._beside(condition, tensor), *pair), {})
                 frame.call_torch("copy_", (tensor, chosen), {})
 
-    # One way
+    # One arm
 
-    def _way(self, start: int) -> tuple[list[fx.Node], Mapping[Any, Value | None]]:
-        """Trace a way, and return the older tensors that it writes to and what the frame holds at its end."""
+    def _arm(self, start: int) -> tuple[list[fx.Node], Mapping[Any, Value | None]]:
+        """Trace an arm, and return the older tensors that it writes to and what the frame holds at its end."""
         frame, state = self.frame, self.frame.state
         facts, handlers, instrs = state.facts, frame.code.handlers, frame.code.instrs
         begin, stamp = last_node(self.builder), self._stamp()
         known = [(value, value.ref) for value in state.tensors.values() if isinstance(value, TensorValue)]
         frame.pc = start
-        with state.journal.nested("a way of a branch on a tensor's data"):
-            while not frame.stop and frame.pc != self.ways.join:
+        with state.journal.nested("an arm of a branch on a tensor's data"):
+            while not frame.stop and frame.pc != self.arms.join:
                 facts.step()
                 index = frame.pc
                 frame.pc = index + 1
                 frame.operands = tuple(frame.stack)
                 handlers[index](frame, instrs[index])
         if (
-            frame.stop is not (self.ways.join is None)
+            frame.stop is not (self.arms.join is None)
             or self._stamp() != stamp
             or any(value.ref is not ref for value, ref in known)
         ):
@@ -157,7 +157,7 @@ class _Choice:
         return self._written(nodes), self._held()
 
     def _stamp(self) -> tuple[object, ...]:
-        """Return what a way must leave as it is, beside the journal's objects."""
+        """Return facts that an arm must leave as they are, beside the journal's objects."""
         state, facts, builder = self.frame.state, self.frame.state.facts, self.builder
         sets = (facts.hooked, facts.retains_grad, facts.hook_nodes, facts.entered_autocast, builder.state.opened)
         late = None if facts.read_after_graph is None else len(facts.read_after_graph)
@@ -177,22 +177,22 @@ class _Choice:
             if not isinstance(held, torch.Tensor) or held.grad_fn is not None or 0 in held.stride():
                 raise _Refused
             if not self.frame.facts.runs_engine and any(map(_has_history, node.users)):
-                raise _Refused  # autograd may have saved it: a change would be noticed, whichever way is taken
+                raise _Refused  # autograd may have saved it: a change would be noticed, whichever arm is taken
             found.append(node)
         return found
 
     # The frame
 
     def _held(self) -> dict[Any, Value | None]:
-        """Return the variables that the ways bind, the stack and the result, by name and by depth."""
+        """Return the variables that the arms bind, the stack and the result, by name and by depth."""
         frame = self.frame
-        names: dict[Any, Value | None] = {name: frame.locals.get(name) for name in self.ways.stores}
+        names: dict[Any, Value | None] = {name: frame.locals.get(name) for name in self.arms.stores}
         return {_RESULT: frame.result, **names, **dict(enumerate(frame.stack))}
 
     def _set_back(self, held: Mapping[Any, Value | None]) -> None:
         self.frame.stack[:] = [value for key, value in held.items() if isinstance(key, int)]
         self.frame.result, self.frame.stop = held[_RESULT], False
-        for name in self.ways.stores:
+        for name in self.arms.stores:
             self._bind(name, held[name])
 
     def _bind(self, name: str, value: Value | None) -> None:
@@ -208,11 +208,11 @@ class _Choice:
         first: Mapping[Any, Value | None],
         second: Mapping[Any, Value | None],
     ) -> None:
-        """Let the frame hold the same behind both ways, or numbers that the condition chooses.
+        """Let the frame hold the same behind both arms, or numbers that the condition chooses.
 
         Variables that are no longer needed may differ.
         """
-        code, join = self.frame.code, self.ways.join
+        code, join = self.frame.code, self.arms.join
         live = () if join is None else code.analyses.live.before(code.items[join])
         for key in (*first, *(key for key in second if key not in first)):
             one, other = first.get(key), second.get(key)
@@ -226,7 +226,7 @@ class _Choice:
                 raise _Refused
 
     def _are_numbers(self, pair: Sequence[Value], written: Sequence[fx.Node]) -> bool:
-        """Whether torch's code means numbers by these values, which no way has written to."""
+        """Whether torch's code means numbers by these values, which no arm has written to."""
         if not number_tensors.is_expected(self.frame):
             return False
         changed = any(_shares_memory(value, written) for value in pair)
@@ -281,7 +281,7 @@ class _Choice:
 
 
 def _check_node(node: fx.Node) -> None:
-    """Raise _Refused for an operation that may not run if its way is not taken."""
+    """Raise _Refused for an operation that may not run if its arm is not taken."""
     effects = effects_of(node)
     if MODE_CHANGE.get(node):
         return

@@ -31,8 +31,8 @@ class DecodedCode:
     """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode.
 
     `targets` maps labels to instruction indices. `continuations` are those made of it, `analyses` the data for making
-    them; `broken_at`, of a continuation, are the instructions that broke before it (see `continuations`). `ways`:
-    those of branches (see `branch_ways`).
+    them; `broken_at`, of a continuation, are the instructions that broke before it (see `continuations`). `arms`:
+    those of branches (see `branch_arms`).
     """
 
     bytecode: Bytecode
@@ -44,7 +44,7 @@ class DecodedCode:
     argument_names: list[str]
     items: list[int]
     continuations: dict[Place, Continuation] = field(default_factory=dict)
-    ways: dict[int, Any] = field(default_factory=dict)
+    arms: dict[int, Any] = field(default_factory=dict)
     broken_at: frozenset[BreakSite] = frozenset()
 
     def break_site(self, index: int) -> BreakSite:

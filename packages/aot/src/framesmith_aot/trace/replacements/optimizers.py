@@ -167,9 +167,9 @@ def update_scale_(
     """Shrink the scale after an infinite gradient; let it grow, if it stays finite, after enough steps without one."""
     found, steps = found_inf != 0, growth_tracker + 1
     due, grown = steps == growth_interval, self * scale_growth_factor
-    kept = torch.where(due & grown.isfinite(), grown, self)
+    held = torch.where(due & grown.isfinite(), grown, self)
     growth_tracker.copy_(torch.where(found | due, 0, steps))
-    return self.copy_(torch.where(found, self * scale_backoff_factor, kept))
+    return self.copy_(torch.where(found, self * scale_backoff_factor, held))
 
 
 def _through_results(many: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:

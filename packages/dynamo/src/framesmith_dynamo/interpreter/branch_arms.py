@@ -1,4 +1,4 @@
-"""The two ways of a conditional jump, up to the instruction where they meet again."""
+"""The two arms of a conditional jump, up to the instruction where they meet again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framesmith_bytecode import OPS, Block, Instr
 from framesmith_dynamo.interpreter.decoded import DecodedCode
 
 _EXIT: Final = -1
-#: Ways that both return may be the rest of a large function: instructions that they have at most.
+#: Arms that both return may be the rest of a large function: instructions that they have at most.
 MAX_RETURNING: Final = 64
 #: Instructions that leave the frame for a while.
 _SUSPENDS: Final = frozenset({"YIELD_VALUE", "SEND"})
@@ -19,11 +19,11 @@ _NAMES_LOCAL: Final = frozenset({"STORE_FAST", "DELETE_FAST"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """The ways of a branch, by indices of instructions.
+class Arms:
+    """The arms of a branch, by indices of instructions.
 
     `join`: where they meet, None where both return; `stores`: the variables that they bind.
-    `raises`: the start of a way that can only raise.
+    `raises`: the start of an arm that can only raise.
     """
 
     join: int | None
@@ -31,11 +31,11 @@ class Ways:
     raises: int | None = None
 
 
-def ways_of(code: DecodedCode, at: int, target: int) -> Ways | None:
-    """Return the ways of the conditional jump `at`; None where they do not meet, or lead back to it."""
-    if at not in code.ways:
-        code.ways[at] = _Flow(code).ways(at, target)
-    found: Ways | None = code.ways[at]
+def arms_of(code: DecodedCode, at: int, target: int) -> Arms | None:
+    """Return the arms of the conditional jump `at`; None where they do not meet, or lead back to it."""
+    if at not in code.arms:
+        code.arms[at] = _Flow(code).arms(at, target)
+    found: Arms | None = code.arms[at]
     return found
 
 
@@ -57,7 +57,7 @@ class _Flow:
         at = bisect_left(self.code.items, block.end) - 1
         return self.code.instrs[at].op if at >= 0 and self.code.items[at] >= block.start else None
 
-    def ways(self, at: int, target: int) -> Ways | None:
+    def arms(self, at: int, target: int) -> Arms | None:
         home, starts = self._block(at), (at + 1, target)
         ends = [self._reached([self._block(start)]) for start in starts]
         returning = [_EXIT in reached for reached in ends]
@@ -66,7 +66,7 @@ class _Flow:
         if not all(returning):
             raises = starts[returning.index(False)]
             only = all(self._only_raises(one) for one in ends[returning.index(False)])
-            return Ways(starts[returning.index(True)], raises=raises) if only else None
+            return Arms(starts[returning.index(True)], raises=raises) if only else None
         join = self._join(home)
         inside = self._reached([self._block(start) for start in starts], {join}) - {join, _EXIT}
         instrs = [instr for number in inside for instr in self._instrs(self.blocks[number])]
@@ -74,8 +74,8 @@ class _Flow:
             return None
         stores = frozenset(str(instr.arg) for instr in instrs if instr.op in _NAMES_LOCAL)
         if join == _EXIT:
-            return Ways(None, stores) if len(instrs) <= MAX_RETURNING else None
-        return Ways(bisect_left(self.code.items, self.blocks[join].start), stores)
+            return Arms(None, stores) if len(instrs) <= MAX_RETURNING else None
+        return Arms(bisect_left(self.code.items, self.blocks[join].start), stores)
 
     def _block(self, index: int) -> int:
         item = self.code.items[index]
@@ -101,7 +101,7 @@ class _Flow:
         return seen
 
     def _join(self, home: int) -> int:
-        """Return the first block that every way from a block to the end of the function comes through, or that end."""
+        """Return the first block that every arm from a block to the end of the function comes through, or that end."""
         region = self._reached([home]) - {home, _EXIT}
         common = [one for one in region if _EXIT not in self._reached(self.after[home], {one})]
         return min(common, key=lambda one: len(self._reached(self.after[home], {one})), default=_EXIT)
