@@ -72,7 +72,7 @@ def _muon(parameters: Parameters) -> Optimizer:
 CONFIGURATIONS: dict[str, Make] = {
     "SGD": partial(SGD, lr=0.1, foreach=False),
     "SGD momentum": partial(SGD, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01, foreach=False),
-    "SGD nesterov foreach": partial(SGD, lr=0.1, momentum=0.9, nesterov=True, maximize=True, foreach=True),
+    "SGD nesterov foreach": partial(SGD, lr=0.01, momentum=0.9, nesterov=True, maximize=True, foreach=True),
     "SGD fused": partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01, fused=True),
     "Adam": partial(Adam, lr=0.02, foreach=False),
     "Adam foreach amsgrad": partial(Adam, lr=0.02, amsgrad=True, weight_decay=0.1, foreach=True),
