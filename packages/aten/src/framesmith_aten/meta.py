@@ -138,6 +138,8 @@ READ_AGAIN: Final[Key[bool]] = Key("read_again")
 REENTRANT: Final[Key[bool]] = Key("reentrant")
 #: ATen graphs: the pass that the node belongs to.
 PHASE: Final[Key[Phase]] = Key("phase")
+#: ATen graphs: the stack trace of the user's operation whose derivative the node computes.
+DERIVATIVE_OF: Final[Key[str]] = Key("derivative_of")
 #: Placeholders of backward graphs: a gradient of a result, which is linear in it.
 TANGENT: Final[Key[bool]] = Key("tangent")
 #: Placeholders: others hold the tensor for as long as the graph runs; its last use there frees nothing.

@@ -10,9 +10,15 @@ from torch.fx import GraphModule
 from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
+_LINES: Final = "anomaly detection names no lines of compiled functions"
 _NUMBERS: Final = "numbers of dynamic shapes are not computed in graphs"
 _FORWARD: Final = "torch.func.jvp and jacfwd in graphs fail to compile"
 _GRADIENTS: Final = "torch._dynamo is imported when torch.func.grad is first compiled"
+
+
+def nothing_known() -> None:
+    """Stands for a question about autograd's state."""
+    return
 
 
 def never(asked: object) -> bool:
@@ -27,6 +33,8 @@ unstable: Final = Needs(
     (
         need("torch.fx._lazy_graph_module._LazyGraphModule", "graphs become Python text at once", instead=GraphModule),
         need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
+        need("torch._C._current_autograd_node", _LINES, name="current_autograd_node", instead=nothing_known),
+        need("torch.autograd._get_sequence_nr", _LINES, name="next_sequence_nr", instead=nothing_known),
         need("torch._prims_common.make_contiguous_strides_for", _NUMBERS),
         need("torch.utils._sympy.interp.sympy_interp", _NUMBERS),
         need("torch.utils._sympy.reference.PythonReferenceAnalysis", _NUMBERS),

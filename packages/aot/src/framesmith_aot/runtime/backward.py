@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.partition.split import NodePart
+from framesmith_aot.runtime.anomaly import find_nan
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aot.torch_adapter import unstable
@@ -141,8 +142,15 @@ class BackwardPass:
             return (None,) * len(positions)
         args = [*saved, *self._expected(tangents)]
         saved.clear()
-        out = run(args)
+        out = self._watched(pattern, run, args) if torch.is_anomaly_enabled() else run(args)
         return tuple([None if position is None else out[position] for position in positions])
+
+    def _watched(self, pattern: tuple[bool, ...], run: BoxedFn, arguments: list[Any]) -> Sequence[Any]:
+        """Run a program under anomaly detection."""
+        out = run([*arguments])
+        if torch.is_anomaly_check_nan_enabled():
+            find_nan(new_lazy_module(self._root, self.whole.without(pattern).graph), arguments, out)
+        return out
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Return the present tangents with the strides of the trace, without lazy conjugates or negatives."""

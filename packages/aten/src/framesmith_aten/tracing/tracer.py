@@ -24,7 +24,7 @@ from framesmith_aten.failures import within_storage
 from framesmith_aten.fakes.light_torch import LightDispatchMode
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, ScalarNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, sizes_below, span
-from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, PHASE, SAVED_IN, Checkpoint, Phase
+from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, DERIVATIVE_OF, PHASE, SAVED_IN, Checkpoint, Phase
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
@@ -48,6 +48,7 @@ from framesmith_aten.symbolic import (
     take_known,
 )
 from framesmith_aten.table import MayFail
+from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing.decompositions import CORRECTED, Lowers, Rule, decomposition_of, lowers_nothing
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 from framesmith_aten.tracing.zero_tangents import ZeroTangents
@@ -81,6 +82,8 @@ class GraphTracer(LightDispatchMode):
         self.rules = rules or {}
         self.source: fx.Node | None = None
         self.phase: Phase = "forward"
+        #: Stack traces of the user's operations, by the sequence numbers of their autograd nodes.
+        self._operations: dict[int, str] = {}
         #: Constants, and the bodies of control flow.
         self.attributes: dict[str, Any] = {}
         #: The number of views through which no write is carried back exactly.
@@ -319,6 +322,7 @@ class GraphTracer(LightDispatchMode):
     def _describe(self, node: fx.Node, value: Any) -> None:
         node.meta["val"] = value
         PHASE.set(node, self.phase)
+        self._describe_derivative(node)
         if self.source is not None:
             for key in _PROVENANCE:
                 if key in self.source.meta:
@@ -326,6 +330,18 @@ class GraphTracer(LightDispatchMode):
             checkpoint = CHECKPOINT.get(self.source)
             if checkpoint is not None:
                 CHECKPOINT_PATH.set(node, checkpoint.path)
+
+    def _describe_derivative(self, node: fx.Node) -> None:
+        """Note the user's operation that made the autograd node that runs; in the forward pass, the one made last."""
+        if self.phase == "backward":
+            running = unstable.current_autograd_node()
+            trace = None if running is None else self._operations.get(running._sequence_nr())
+            if trace is not None:
+                DERIVATIVE_OF.set(node, trace)
+        elif self.source is not None and "stack_trace" in self.source.meta:
+            following = unstable.next_sequence_nr()
+            if following is not None:  # operations without a derivative come after the one that took the number
+                self._operations.setdefault(following - 1, self.source.meta["stack_trace"])
 
     def _strip(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
