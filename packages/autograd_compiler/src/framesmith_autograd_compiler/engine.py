@@ -91,6 +91,8 @@ class CapturingEngine:
         self.real = real
         self._thread = _Thread()
         self._gate = Gate()
+        #: The capture of threads that have none of their own.
+        self.everywhere: Capture | None = None
         self._last: Capture | None = None
         self._others: object = None
         self._stale = False
@@ -116,7 +118,7 @@ class CapturingEngine:
         """The engine's entry point; `arguments` are roots, their gradients, keep_graph, create_graph, ..."""
         if self._thread.current is not None:
             return self.real.run_backward(*arguments, **options)
-        capture = self.captures[-1] if self.captures else None
+        capture = self.captures[-1] if self.captures else self.everywhere
         if capture is None:
             return self._plain(arguments, options)
         reason, failed = why_not(create_graph=arguments[3]), None
@@ -269,7 +271,7 @@ def programs_of(compiler_fn: CompilerFn | Programs, on_failure: OnError = warn_o
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Inside, the engine runs this thread's backward passes itself."""
+    """Inside, the engine runs this thread's backward passes itself, whatever is enabled."""
     engine: Any = Variable._execution_engine
     if not isinstance(engine, CapturingEngine):
         yield
@@ -281,13 +283,28 @@ def disabled() -> Iterator[None]:
         engine.captures.pop()
 
 
-def enable(compiler_fn: CompilerFn | Programs) -> Capture:
-    """Capture like `capture`, until `disable()` is called on this thread."""
+def enable(compiler_fn: CompilerFn | Programs, *, all_threads: bool = False) -> Capture:
+    """Capture like `capture`, until `disable()` is called on this thread.
+
+    `all_threads`: also on all other threads, those that capture by themselves excepted, until the next such call or
+    `disable(all_threads=True)`.
+    """
     made = Capture(programs_of(compiler_fn))
-    installed().captures.append(made)
+    if all_threads:
+        installed().everywhere = made
+    else:
+        installed().captures.append(made)
     return made
 
 
-def disable() -> None:
-    """End every `enable` of this thread."""
-    installed().captures.clear()
+def disable(*, all_threads: bool = False) -> None:
+    """End every `enable` of this thread, and, with `all_threads`, the one of all threads."""
+    engine = installed()
+    engine.captures.clear()
+    if all_threads:
+        engine.everywhere = None
+
+
+def why_not_available() -> str | None:
+    """Return why this torch's backward passes cannot be captured, or None."""
+    return None if unstable.has("engine") else "this torch has no hook for capturing backward passes"

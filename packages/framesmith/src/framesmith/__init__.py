@@ -6,7 +6,7 @@ import framesmith.releases  # noqa: F401  # first: the packages below may lack w
 from framesmith.__about__ import __version__
 from framesmith.api import compile, reset
 from framesmith.backends import list_backends
-from framesmith.backward import compile_backward
+from framesmith.backward import compile_backward, end_compiled_autograd
 from framesmith.explanation import Explanation, explain
 from framesmith.reports.failures import FramesmithError, FramesmithWarning
 from framesmith.reports.logs import set_logs, set_logs_from_environment
@@ -22,6 +22,7 @@ __all__ = [
     "compile",
     "compile_backward",
     "disable",
+    "end_compiled_autograd",
     "explain",
     "list_backends",
     "mark_dynamic",

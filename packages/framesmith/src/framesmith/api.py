@@ -10,7 +10,7 @@ import torch
 
 import framesmith_frames
 from framesmith.backends import BackendLike
-from framesmith.backward import reset_programs
+from framesmith.backward import enable_everywhere, reset_programs
 from framesmith.choices import check_bool
 from framesmith.config import make_config
 from framesmith.reports.failures import FramesmithError, FramesmithWarning
@@ -38,6 +38,7 @@ def compile(
     verify: bool | int = ...,
     recompile_limit: int | None = ...,
     disable: bool = ...,
+    compiled_autograd: bool = ...,
 ) -> T: ...
 @overload
 def compile(
@@ -52,6 +53,7 @@ def compile(
     verify: bool | int = ...,
     recompile_limit: int | None = ...,
     disable: bool = ...,
+    compiled_autograd: bool = ...,
 ) -> Callable[[T], T]: ...
 def compile(
     target: Any = None,
@@ -65,6 +67,7 @@ def compile(
     verify: bool | int = False,
     recompile_limit: int | None = None,
     disable: bool = False,
+    compiled_autograd: bool = False,
 ) -> Any:
     """Compile a function or a module, or, without a target, give a decorator that does.
 
@@ -81,6 +84,8 @@ def compile(
     verify: compare the first run (True), or the first N runs (N), of each compiled graph with eager, with gradients.
     recompile_limit: entries per code object (8, or what `torch._dynamo.config.recompile_limit` says).
     disable: give the target back as it is.
+    compiled_autograd: from now on, the backward passes of all threads are captured and compiled with these settings, as
+    within `compile_backward(...)`; `end_compiled_autograd()` ends that. Warns where it has no effect.
 
     `torch.compiler.disable`, `set_stance` and other switches of torch.compile hold here, too (docs/torch-switches.md).
 
@@ -97,10 +102,14 @@ def compile(
         "recompile_limit": recompile_limit,
     }
     config = make_config(**settings)
+    captures = check_bool("compiled_autograd", compiled_autograd)
     if check_bool("disable", disable) or is_off():
         return (lambda fn: fn) if target is None else target
+    settings["compiled_autograd"] = captures
     if target is None:
         return functools.partial(compile, **settings)
+    if captures:
+        enable_everywhere(config)
     original = check_target(original_of(innermost(original_of(target))))
     if (why := why_nothing_compiles()) is not None:
         return run_eagerly(target, why, refuse=strict or fullgraph)

@@ -14,10 +14,11 @@ import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.config import CompileConfig, make_config
 from framesmith.graphs.pipeline import GraphCompiler
-from framesmith.reports.failures import Failures
+from framesmith.reports.failures import Failures, FramesmithWarning
 from framesmith.session import cache_key
 from framesmith_aten.contract import Runner
 from framesmith_autograd_compiler import Capture, Programs
+from framesmith_guards import warn_user
 
 
 @contextmanager
@@ -47,10 +48,37 @@ def programs_for(config: CompileConfig) -> Programs:
         return _programs[key]
 
 
+#: The configuration that `compile(compiled_autograd=True)` was last called with.
+_enabled: CompileConfig | None = None
+
+
+def enable_everywhere(config: CompileConfig) -> None:
+    """Capture and compile the backward passes of all threads; warn where that has no effect, or ends an earlier one."""
+    global _enabled
+    why = framesmith_autograd_compiler.why_not_available()
+    if why is not None:
+        warn_user(FramesmithWarning(f"compiled_autograd=True has no effect: {why}"))
+        return
+    if _enabled is not None and cache_key(_enabled) != cache_key(config):
+        message = "compiled_autograd=True with other settings than before: all backward passes are compiled with these"
+        warn_user(FramesmithWarning(message))
+    _enabled = config
+    framesmith_autograd_compiler.enable(programs_for(config), all_threads=True)
+
+
+def end_compiled_autograd() -> None:
+    """End the effect of `compile(compiled_autograd=True)`."""
+    global _enabled
+    _enabled = None
+    framesmith_autograd_compiler.disable(all_threads=True)
+
+
 def reset_programs() -> None:
     """Forget all backward passes that were compiled."""
     with _lock:
         _programs.clear()
+    if _enabled is not None:
+        enable_everywhere(_enabled)
 
 
 def new_programs(config: CompileConfig) -> Programs:
