@@ -20,6 +20,9 @@ class Suite(NamedTuple):
 
 SUITES = {
     "calls": Suite("calls", "time of a call around a graph that does next to nothing"),
+    "captured_passes": Suite(
+        "calls", "training steps heavy in hooks or accumulation, with and without compile_backward"
+    ),
     "checkpoint_programs": Suite(
         "calls", "programs with activation checkpoints: graphs and breaks, time of a step", selective=True
     ),
