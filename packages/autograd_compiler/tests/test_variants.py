@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch._ops import OpOverload
 
 from framesmith_aten.contract import Runner
-from framesmith_autograd_compiler import capture, disabled, gate, segments, variants
+from framesmith_autograd_compiler import capture, disabled, gate
 from framesmith_autograd_compiler.engine import installed
+from framesmith_autograd_compiler.segments import runner, variants
 
 
 def of_batches(*batches, accumulate=False):
@@ -249,7 +250,7 @@ def test_what_fails_for_some_sizes_is_not_tried_for_ever():
 
 
 def test_forms_that_change_are_compiled_for_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(segments, "MOST_SIGNATURES", 2)
+    monkeypatch.setattr(runner, "MOST_SIGNATURES", 2)
 
     class Chooses(torch.autograd.Function):
         @staticmethod
@@ -329,7 +330,7 @@ def test_a_mistake_of_the_compilers_own_is_reported(strict, monkeypatch):
     def mistaken(traced, compiled, values):
         raise AttributeError("planted")
 
-    monkeypatch.setattr(segments, "dynamic_variant", mistaken)
+    monkeypatch.setattr(runner, "dynamic_variant", mistaken)
     weight = torch.nn.Parameter(torch.randn(3, 2))
     with capture(identity, on_failure=report) as seen:
         for count in (2, 3):

@@ -5,7 +5,7 @@ from framesmith_autograd_compiler.engine import Capture, capture, disable, disab
 from framesmith_autograd_compiler.errors import AutogradCompilerError, CaptureUnsupported
 from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.programs import Programs
-from framesmith_autograd_compiler.segments import CompilerFn
+from framesmith_autograd_compiler.segments.runner import CompilerFn
 
 __all__ = [
     "AutogradCompilerError",

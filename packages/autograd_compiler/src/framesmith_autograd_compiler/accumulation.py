@@ -5,13 +5,33 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from framesmith_autograd_compiler.torch_adapter import unstable
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A recorded AccumulateGrad call; `rule` is the engine's function, `is_read`: another call takes the result."""
+
+    node: fx.Node
+    grad: fx.Node
+    variable: fx.Node
+    rule: Callable[..., Any]
+    has_post_hooks: bool
+    is_read: bool
+
+    @classmethod
+    def of(cls, node: fx.Node) -> Write:
+        operands: Any = node.args
+        (grad,), variable, _, has_post_hooks = operands
+        target: Any = node.target
+        return cls(node, grad, variable, target.function, has_post_hooks, bool(node.users))
 
 
 class Accumulator:
@@ -25,22 +45,20 @@ class Accumulator:
         # Weak, as inputs are freed during the pass and their addresses used again.
         self._inputs = {id(value): weakref.ref(value) for value in inputs} if exclusive else {}
 
-    def run(self, node: fx.Node, env: dict[fx.Node, Any]) -> None:
-        """Run the recorded AccumulateGrad call `node`."""
-        operands: Any = node.args
-        (grad_node,), variable_node, _, has_post_hooks = operands
-        variable = env[variable_node]
-        if env[grad_node] is not None:
+    def run(self, write: Write, env: dict[fx.Node, Any]) -> None:
+        """Run a write to a leaf's `.grad`."""
+        variable = env[write.variable]
+        if env[write.grad] is not None:
             before = variable.grad
-            if before is None and self._exclusive and self._may_take(env, grad_node, variable):
-                grad = env[grad_node]
+            if before is None and self._exclusive and self._may_take(env, write.grad, variable):
+                grad = env[write.grad]
                 variable.grad = grad.detach() if grad._is_view() else grad
-            elif before is not None and _adds_in_place(before, env[grad_node]):
-                before.add_(env[grad_node])
+            elif before is not None and _adds_in_place(before, env[write.grad]):
+                before.add_(env[write.grad])
             else:
-                rule: Any = node.target
-                variable.grad = rule.function([env[grad_node]], variable, before, has_post_hooks)[0]
-        env[node] = variable.grad
+                variable.grad = write.rule([env[write.grad]], variable, before, write.has_post_hooks)[0]
+        if write.is_read:
+            env[write.node] = variable.grad
 
     def _may_take(self, env: Mapping[fx.Node, Any], node: fx.Node, variable: torch.Tensor) -> bool:
         """Whether a gradient has the leaf's layout, only the environment holds it, and no tensor shares its memory."""

@@ -22,7 +22,7 @@ from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.programs import Programs, lift_floats
 from framesmith_autograd_compiler.recorder import OTHER_COMPILER, Recorder
-from framesmith_autograd_compiler.segments import CompilerFn
+from framesmith_autograd_compiler.segments.runner import CompilerFn
 from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_guards import warn_user
 

@@ -12,10 +12,10 @@ from torch import fx
 
 from framesmith_aten.contract import OnError
 from framesmith_autograd_compiler import calls
-from framesmith_autograd_compiler.accumulation import Accumulator
+from framesmith_autograd_compiler.accumulation import Accumulator, Write
 from framesmith_autograd_compiler.errors import warn_of_failure
-from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, Step, last_uses, schedule
-from framesmith_autograd_compiler.segments import CompilerFn, SegmentRunner
+from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
+from framesmith_autograd_compiler.segments.runner import CompilerFn, SegmentRunner
 from framesmith_guards import CompileId
 
 _PASSES = itertools.count()
@@ -43,6 +43,7 @@ class Program:
         after = (calls.call_leaf_hook, calls.call_unpack_hook)
         self._exclusive = all(step.node.target in after for step in self.steps if isinstance(step, Opaque))
         self._last_uses = last_uses(self.graph, self.steps)
+        self._writes = {at: Write.of(step.node) for at, step in enumerate(self.steps) if isinstance(step, Accumulation)}
         self._runners = {at: self._runner(at, step) for at, step in enumerate(self.steps) if isinstance(step, Segment)}
         placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
         self._placeholders = [(node, calls.PASS_INPUT.of(node)) for node in placeholders]
@@ -85,18 +86,16 @@ class Program:
         inputs.clear()
         with torch.no_grad():
             for number, step in enumerate(self.steps):
-                self._run_step(number, step, env, accumulator)
+                write = self._writes.get(number)
+                if write is not None:
+                    accumulator.run(write, env)
+                elif isinstance(step, Segment):
+                    self._runners[number].run(env)
+                else:
+                    env[step.node] = calls.call_node(step.node, env)
+                for node in self._last_uses[number]:
+                    env.pop(node, None)
         return [None if node is None else env[node] for node in self._result]
 
     def _bound(self, sources: dict[calls.InputKind, Sequence[Any]]) -> calls.Env:
         return {node: sources[source.kind][source.index] for node, source in self._placeholders}
-
-    def _run_step(self, number: int, step: Step, env: calls.Env, accumulator: Accumulator) -> None:
-        if isinstance(step, Segment):
-            self._runners[number].run(env)
-        elif isinstance(step, Accumulation):
-            accumulator.run(step.node, env)
-        else:
-            env[step.node] = calls.call_node(step.node, env)
-        for node in self._last_uses[number]:
-            env.pop(node, None)

@@ -16,7 +16,7 @@ from framesmith_aten.contract import OnError
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import warn_of_failure
 from framesmith_autograd_compiler.program import Program
-from framesmith_autograd_compiler.segments import CompilerFn
+from framesmith_autograd_compiler.segments.runner import CompilerFn
 
 #: Programs in a cache; the least recently used one is dropped.
 CACHE_SIZE: Final = 256

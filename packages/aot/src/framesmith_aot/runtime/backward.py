@@ -12,7 +12,6 @@ import torch
 from torch import fx
 
 from framesmith_aot.partition.split import NodePart
-from framesmith_aot.runtime.anomaly import find_nan
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aot.torch_adapter import unstable
@@ -20,6 +19,7 @@ from framesmith_aot.trace.output_groups import Operand
 from framesmith_aten.contract import BoxedFn, Compiler, OnError
 from framesmith_aten.graphs.detached import DetachedGraph, detach_graph
 from framesmith_aten.graphs.modules import new_lazy_module
+from framesmith_aten.graphs.nan_gradients import find_nan
 from framesmith_aten.graphs.numbers import numbers_of
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written

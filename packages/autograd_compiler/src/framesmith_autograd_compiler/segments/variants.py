@@ -18,7 +18,7 @@ from torch import fx
 
 from framesmith_aten.contract import Runner
 from framesmith_aten.symbolic import is_symbolic
-from framesmith_autograd_compiler.tracer import DynamicDims, Traced, source_of
+from framesmith_autograd_compiler.segments.tracer import DynamicDims, Traced, source_of
 from framesmith_guards import Guard, GuardError, TensorSpec, compile_guards
 from framesmith_guards.symbolic_guards import shape_guards
 

@@ -19,9 +19,8 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import CompilerFailed, warn_of_failure
 from framesmith_autograd_compiler.schedule import Segment
-from framesmith_autograd_compiler.torch_adapter import unstable
-from framesmith_autograd_compiler.tracer import DynamicDims, OffsetQueries, Traced, trace
-from framesmith_autograd_compiler.variants import (
+from framesmith_autograd_compiler.segments.tracer import DynamicDims, OffsetQueries, Traced, trace
+from framesmith_autograd_compiler.segments.variants import (
     MOST_EXACT,
     Compiled,
     DynamicVariant,
@@ -33,6 +32,7 @@ from framesmith_autograd_compiler.variants import (
     layouts_of,
     signature,
 )
+from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_guards import CompileContext, CompileId, GuardError, compile_context
 
 CompilerFn = Callable[[fx.GraphModule], "Callable[..., Any] | Runner"]
