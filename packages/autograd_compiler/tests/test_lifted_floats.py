@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from harness import identity, same_gradients
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from framesmith_autograd_compiler import capture, disabled, engine, variants
+from framesmith_autograd_compiler import capture, disabled, engine
+from framesmith_autograd_compiler.segments import variants
 
 LABELS = torch.tensor([0, 1, 2, 3])
 
