@@ -13,6 +13,7 @@ import torch._inductor.config
 from torch._dynamo import config, decorators
 
 import framesmith
+from benchmarks.harness.tensors_made import peak_bytes
 from framesmith_dynamo import StanceForbids
 from framesmith_dynamo.torch_switches import settings
 from integration_tests.api.switches import (
@@ -205,12 +206,31 @@ def _() -> None:
         assert run_python("import framesmith; print(framesmith.compile(print) is print)", **{name: "1"}) == "True"
 
 
+@row("activation_memory_budget")
+def _() -> None:
+    layers = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(9)])
+
+    def peak(**settings: Any) -> int:
+        framesmith.reset()
+        call = framesmith.compile(layers, **settings)
+        x = torch.randn(512, 64)
+        call(x).sum().backward()
+        return peak_bytes(lambda: call(x).sum().backward())
+
+    usual, asked = peak(), peak(options={"memory_budget": 0.0})
+    assert asked < 0.8 * usual
+    with torch._functorch.config.patch(activation_memory_budget=0.0):
+        assert abs(peak() - asked) < 0.1 * usual
+        assert peak(options={"memory_budget": 1.0}) > 0.9 * usual
+
+
 @row("any other name")
 def _() -> None:
     for module, name, value in (
         (config, "verbose", not config.verbose),
         (torch.compiler.config, "dynamic_sources", "L['x']"),
         (torch._inductor.config, "max_autotune", True),
+        (torch._functorch.config, "treat_parameters_as_free_to_save", False),
     ):
         framesmith.reset()
         with module.patch({name: value}):

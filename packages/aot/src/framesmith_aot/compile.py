@@ -50,6 +50,7 @@ def compile_graph(
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
     transform_step: TransformStep | None = None,
+    memory_budget: float = 1.0,
     boxed: bool = False,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
@@ -64,8 +65,9 @@ def compile_graph(
     are wanted; None: when grad mode is on, or turned on by the graph, and an input requires them.
     `keep_input_mutations`: the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is called
     where a backward graph cannot be compiled, which then runs uncompiled; without it the backward pass raises.
-    `transform_step` may rewrite a training step's graph before the partition. `boxed`: the result's runner also has a
-    `boxed` function, which frees inputs as they are used, unless gradients are wanted.
+    `transform_step` may rewrite a training step's graph before the partition. `memory_budget`, 0 to 1: the share of the
+    bytes it would save for the backward pass by itself that may be saved; the rest is recomputed. `boxed`: the result's
+    runner also has a `boxed` function, which frees inputs as they are used, unless gradients are wanted.
 
     Raises AotUnsupported where the meaning cannot be preserved: run the graph eagerly then.
     """
@@ -73,7 +75,7 @@ def compile_graph(
     parts = prelude_of(gm) if training is None else None
     if parts is not None:
         settings: dict[str, Any] = {"lowers": lowers, "keep_input_mutations": keep_input_mutations}
-        settings |= {"on_error": on_error, "transform_step": transform_step}
+        settings |= {"on_error": on_error, "transform_step": transform_step, "memory_budget": memory_budget}
         compile = partial(compile_graph, compiler=compiler, **settings)
         split = _compile_with_prelude(parts, inputs, compile, on_error)
         if split is not None:
@@ -97,13 +99,13 @@ def compile_graph(
         lowers,
         training=training,
         keep_input_mutations=keep_input_mutations,
-        trace_shared=trace_shared,
+        trace_shared=partial(trace_shared, memory_budget=memory_budget),
     )
     joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)
     if transform_step is not None and joint.training and (graph := transform_step(joint.graph)) is not None:
         joint.take(graph)
-    return _assemble(gm, joint, call, compiler, training, on_error, boxed)
+    return _assemble(gm, joint, call, compiler, training, on_error, memory_budget, boxed)
 
 
 def _compile_with_prelude(
@@ -308,6 +310,7 @@ def _assemble(
     compiler: Compiler,
     training: bool,
     on_error: OnError | None,
+    memory_budget: float,
     boxed: bool,
 ) -> CompiledGraph:
     root = dict(joint.attributes)
@@ -319,7 +322,7 @@ def _assemble(
         modes = _call_modes(joint, training, graph)
         text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint), boxed=boxed)
         return CompiledGraph(text.build(), text.text, graph, (), overwritten, boxed=boxed)
-    parts = partition(joint)
+    parts = partition(joint, memory_budget)
     run = compile_part(root, parts.forward, compiler, "forward")
     modes = _call_modes(joint, training, parts.forward)
     second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)

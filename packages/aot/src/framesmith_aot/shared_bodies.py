@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.tracing.tracer import GraphTracer
 
 
-def trace_shared(body: fx.GraphModule, operands: Sequence[Any], tracer: GraphTracer) -> SharedBody | None:
+def trace_shared(
+    body: fx.GraphModule, operands: Sequence[Any], tracer: GraphTracer, *, memory_budget: float = 1.0
+) -> SharedBody | None:
     """Trace a body on fakes of its operands; None where one node of each pass does not describe it."""
     held = {node.target: getattr(body, node.target) for node in body.graph.find_nodes(op="get_attr")}
     binding = Binding([*range(len(operands))], {}, held)
@@ -33,7 +36,7 @@ def trace_shared(body: fx.GraphModule, operands: Sequence[Any], tracer: GraphTra
             tracer.lowers,
             training=training,
             keep_input_mutations=False,
-            trace_shared=trace_shared,
+            trace_shared=partial(trace_shared, memory_budget=memory_budget),
         )
     except AotUnsupported:
         return None  # the same operations in place raise the error, or do not
@@ -44,7 +47,7 @@ def trace_shared(body: fx.GraphModule, operands: Sequence[Any], tracer: GraphTra
         return SharedBody(_body(attributes, forward_graph(joint)), len(joint.slots), None)
     if len(joint.nodes) > 1:
         return None
-    parts = partition(joint)
+    parts = partition(joint, memory_budget)
     [part] = parts.parts
     backward = _backward(attributes, part, len(operands))
     if backward is None:

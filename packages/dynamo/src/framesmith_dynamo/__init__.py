@@ -26,7 +26,7 @@ from framesmith_dynamo.residual.raising import raising
 from framesmith_dynamo.torch_switches import resets
 from framesmith_dynamo.torch_switches.decorators import innermost
 from framesmith_dynamo.torch_switches.resets import RESET_LISTENERS
-from framesmith_dynamo.torch_switches.settings import SwitchWarning, is_off
+from framesmith_dynamo.torch_switches.settings import SwitchWarning, is_off, memory_budget
 from framesmith_dynamo.torch_switches.stances import StanceForbids
 
 resets.listen()
@@ -57,6 +57,7 @@ __all__ = [
     "mark_static",
     "mark_unbacked",
     "maybe_mark_dynamic",
+    "memory_budget",
     "raising",
     "skipped_by_torch",
     "why_not_compiled",

@@ -79,7 +79,8 @@ def compile(
     (True), none (False). Sizes 0 and 1 are always specialised.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one
     ("cuda" captures CUDA graphs for the second and the third); other backends ignore it, with a warning.
-    options: options that the backend declares.
+    options: options that the backend declares, and `memory_budget`, 0 to 1: the share of what would be saved for the
+    backward pass that may be saved; the rest is recomputed.
     strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
     verify: compare the first run (True), or the first N runs (N), of each compiled graph with eager, with gradients.
     recompile_limit: entries per code object (8, or what `torch._dynamo.config.recompile_limit` says).

@@ -26,6 +26,9 @@ AUTO_BACKENDS = ("cuda", "cpu")
 WITHOUT_AOT = ATEN_CALLS = "eager"
 #: "auto" chooses by the device of the graph's tensors; every other name is an entry point, or "aot_eager".
 AUTO = "auto"
+#: The option of ahead-of-time autograd, whatever the backend: a number from 0 to 1.
+MEMORY_BUDGET = "memory_budget"
+OPTIONS_OF_AOT = frozenset({MEMORY_BUDGET})
 
 CustomBackend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
 BackendLike = str | Backend | CustomBackend
@@ -63,12 +66,12 @@ def why_not_here(backend: Backend) -> str | None:
 
 
 def backend_options(backend: BackendLike) -> set[str]:
-    """The option names a backend takes; for "auto", those of every backend it may choose."""
+    """The option names a backend takes, aot's included; for "auto", those of every backend it may choose."""
     if backend == AUTO:
-        return {name for candidate in AUTO_BACKENDS for name in _options_of_name(candidate)}
+        return {name for candidate in AUTO_BACKENDS for name in _options_of_name(candidate)} | OPTIONS_OF_AOT
     if isinstance(backend, str):
-        return _options_of_name(backend)
-    return set(backend.options) if isinstance(backend, Backend) else set()
+        return set() if backend == WITHOUT_AOT else _options_of_name(backend) | OPTIONS_OF_AOT
+    return {*backend.options} | OPTIONS_OF_AOT if isinstance(backend, Backend) else set()
 
 
 def takes_mode_here(backend: BackendLike) -> bool:

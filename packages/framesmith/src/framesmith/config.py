@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from framesmith.backends import BackendLike, backend_options, resolve_backend, takes_mode_here
+from framesmith.backends import MEMORY_BUDGET, BackendLike, backend_options, resolve_backend, takes_mode_here
 from framesmith.choices import check_bool, check_choice, listed, nearest
 from framesmith.reports.failures import FramesmithWarning
 from framesmith_aten.contract import MODES
@@ -81,7 +81,16 @@ def check_options(backend: BackendLike, options: object) -> Mapping[str, object]
         if name not in known:
             expected = f"expected one of {listed(known)}{nearest(str(name), known)}" if known else "it takes no options"
             raise ValueError(f"unknown option {name!r} for this backend; {expected}")
+    check_budget(present.get(MEMORY_BUDGET))
     return present
+
+
+def check_budget(budget: object) -> None:
+    """Check the option `memory_budget`: a number from 0 to 1, or None."""
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, float))):
+        raise TypeError(f"memory_budget must be a number from 0 to 1; got {type(budget).__name__}")
+    if budget is not None and not 0 <= budget <= 1:
+        raise ValueError(f"memory_budget must be a number from 0 (save as little as possible) to 1; got {budget!r}")
 
 
 def check_verify(verify: object) -> int:

@@ -11,6 +11,8 @@ its own backward pass begins.
 Masks of dropout are drawn again, from the state of the generator before the draw, which is saved (see
 `framesmith_aten.tracing.redrawn`).
 
+Segments that a memory budget recomputes (Note [Budget]) are checkpoints too, with numbers below 0.
+
 Saved all the same are other random numbers (small masks and those of GPUs as bool, see Note [Masks]), what the
 checkpoint's policy saves, and what cannot be computed twice: calls that write, and results whose sizes depend on data.
 """
@@ -85,8 +87,8 @@ class _Recomputation:
         """Return the value of `node` as the recomputation of the checkpoint `path` reads it, made before a node."""
         node = self.redrawn.get(node, node)
         within = _common(CHECKPOINT_PATH.get(node) or (), path)
-        if not within or not _is_repeated(node, within[-1]):
-            if isinstance(node.meta.get("val"), torch.Tensor):
+        if not within or not is_repeated(node, within[-1]):
+            if isinstance(node.meta.get("val"), torch.Tensor) and path[-1] >= 0:
                 READ_AGAIN.set(view_root(node), True)
             return node
         known = self.copies.get((node, within))
@@ -110,7 +112,7 @@ class _Recomputation:
 
     def _is_missing(self, node: fx.Node, path: Path) -> bool:
         within = _common(CHECKPOINT_PATH.get(node) or (), path)
-        return bool(within) and _is_repeated(node, within[-1]) and (node, within) not in self.copies
+        return bool(within) and is_repeated(node, within[-1]) and (node, within) not in self.copies
 
     def _copy(self, node: fx.Node, path: Path, before: fx.Node) -> fx.Node:
         graph = self.joint.graph
@@ -133,7 +135,7 @@ def _redrawn_masks(joint: JointGraph) -> dict[fx.Node, fx.Node]:
     numbers = numbers_in(joint.graph)
     for drawn in joint.graph.find_nodes(op="call_function", target=aten.bernoulli.p):
         masks = [node for node in drawn.users if node.target is aten.ne.Scalar and CHECKPOINT_PATH.on(node)]
-        if len(masks) != len(drawn.users) or not _is_redrawable(drawn):
+        if len(masks) != len(drawn.users) or not is_redrawable(drawn):
             continue
         with joint.graph.inserting_before(drawn):
             state = joint.graph.call_function(generator_state())
@@ -148,8 +150,10 @@ def _redrawn_masks(joint: JointGraph) -> dict[fx.Node, fx.Node]:
     return found
 
 
-def _is_redrawable(drawn: fx.Node) -> bool:
-    """Whether the state of the generator takes less memory than the mask, and determines it."""
+def is_redrawable(drawn: fx.Node) -> bool:
+    """Whether a call draws a mask that the state of the generator determines, and that takes more memory."""
+    if drawn.target is not aten.bernoulli.p:
+        return False
     val = drawn.meta["val"]
     is_plain = val.device.type == "cpu" and val.is_contiguous() and not SAVED_IN.on(drawn)
     return is_plain and hint_or_guess(val.numel()) > FEWEST_STATES * state_bytes()
@@ -161,12 +165,12 @@ def _common(path: Path, other: Path) -> Path:
     return tuple([number for number, _ in shared])
 
 
-def _is_repeated(node: fx.Node, checkpoint: int) -> bool:
+def is_repeated(node: fx.Node, checkpoint: int) -> bool:
     """Whether the recomputation of a checkpoint calls the node again, rather than reading what is saved of it."""
     if node.op != "call_function" or is_number_node(node) or checkpoint in (SAVED_IN.get(node) or ()):
         return False
     if node.target is operator.getitem:
-        return all(_is_repeated(one, checkpoint) for one in node.all_input_nodes)
+        return all(is_repeated(one, checkpoint) for one in node.all_input_nodes)
     op = node.target
     return isinstance(op, OpOverload) and not (_is_called_once(op) or _draws(op, node))
 

@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.partition.budget import recompute_to_budget
 from framesmith_aot.partition.checkpoints import recompute_checkpoints
 from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
@@ -128,10 +129,18 @@ def _is_of(node: fx.Node, found: Collection[fx.Node]) -> bool:
     return not is_number_node(node) and all(map(is_number_node, others))
 
 
-def partition(joint: JointGraph) -> Partition:
-    """Partition `joint`. Inputs that the graph overwrites are never saved themselves; a copy is."""
+def partition(joint: JointGraph, memory_budget: float = 1.0) -> Partition:
+    """Partition `joint`. Inputs that the graph overwrites are never saved themselves; a copy is.
+
+    `memory_budget`: the share of the bytes of what the minimum cut saves that may be saved; see Note [Budget].
+    """
     symbols = _symbols(joint) if len(joint.tangents) > 1 else []
     narrow_masks(joint)
+    if memory_budget < 1:
+        in_backward = backward_nodes(joint)
+        forward = [node for node in joint.graph.nodes if node.op == "call_function" and PHASE.get(node) != "backward"]
+        saved = choose_saved(joint, in_backward, set(), [node for node in symbols if node not in in_backward])
+        recompute_to_budget(joint, saved, forward, memory_budget)
     recompute_checkpoints(joint)
     in_backward = backward_nodes(joint)
     in_backward |= _read_when_it_runs(joint, in_backward)

@@ -1,4 +1,4 @@
-"""Names of `torch._dynamo.config` and `torch.compiler.config`: those that have an effect here, and warnings for others.
+"""Settings of torch's compiler (`torch._dynamo.config` and others): those with an effect here, and warnings for others.
 
 Names without effect are not listed: torch is asked which settings the program has changed.
 """
@@ -6,7 +6,7 @@ Names without effect are not listed: torch is asked which settings the program h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -33,10 +33,18 @@ HONOURED: Final[Mapping[str, str]] = {
     "suppress_errors": "failures of the compiler run the code eagerly with a warning, unless compile() has strict=True",
     "disable": "compile() gives back its target",
 }
+#: The setting of AOTAutograd that has an effect here: where `compile()` was given no memory budget.
+BUDGET: Final = "activation_memory_budget"
+#: Settings with an effect here, by module.
+HONOURED_IN: Final[Mapping[str, Collection[str]]] = {
+    torch_names.CONFIG: HONOURED,
+    torch_names.AUTOGRAD_CONFIG: (BUDGET,),
+}
 #: Modules with settings of torch's compiler, and the alternative to each.
 MODULES: Final[Mapping[str, str]] = {
     torch_names.CONFIG: "see docs/torch-switches.md for those that have one",
     "torch.compiler.config": "see docs/torch-switches.md for those that have one",
+    torch_names.AUTOGRAD_CONFIG: "it is of torch's AOTAutograd",
     "torch._inductor.config": "it is of torch's Inductor; see the options of framesmith's backends",
 }
 #: Settings that torch derives from a switch that has an effect here, and the getter of that switch.
@@ -78,6 +86,11 @@ def recompile_limit(asked: int | None) -> int:
     return max(1, min(limit, int(setting("accumulated_recompile_limit", 256))))
 
 
+def memory_budget(asked: float | None) -> float:
+    """Return the share of the bytes for the backward pass that may be saved: the option, else torch's configuration."""
+    return asked if asked is not None else float(getattr(torch_names.module(torch_names.AUTOGRAD_CONFIG), BUDGET, 1.0))
+
+
 def changed_in(name: str) -> Iterator[str]:
     """Return the names of the settings that the program has changed."""
     module = torch_names.module(name)
@@ -100,5 +113,5 @@ def warn_of_ignored_settings() -> None:
         return
     for name, instead in MODULES.items():
         for key in changed_in(name):
-            if name != torch_names.CONFIG or key not in HONOURED:
+            if key not in HONOURED_IN.get(name, ()):
                 warn_once(f"{name}.{key} was set, which has no effect on framesmith.compile: {instead}")

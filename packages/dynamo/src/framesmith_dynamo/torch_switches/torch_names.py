@@ -13,6 +13,7 @@ DYNAMO: Final = "torch._dynamo"
 #: The module with the stance, and the backends that a reset calls.
 EVAL_FRAME: Final = "torch._dynamo.eval_frame"
 CONFIG: Final = "torch._dynamo.config"
+AUTOGRAD_CONFIG: Final = "torch._functorch.config"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import fx
@@ -12,7 +13,7 @@ from torch import fx
 import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.backends import ATEN_CALLS, AUTO, WITHOUT_AOT, backend_for, takes_mode_here, why_not_here
+from framesmith.backends import ATEN_CALLS, AUTO, MEMORY_BUDGET, WITHOUT_AOT, backend_for, takes_mode_here, why_not_here
 from framesmith.config import CompileConfig
 from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.verification import verified
@@ -22,6 +23,7 @@ from framesmith_aten.contract import Backend, BoxedFn, Compiler, Role, Runner, T
 from framesmith_aten.meta import LOCATION
 from framesmith_backends import find_backend
 from framesmith_backends.reporting import noted_refusals
+from framesmith_dynamo import memory_budget
 from framesmith_guards import CompileContext, Location, compile_context, located
 
 
@@ -65,6 +67,7 @@ class GraphCompiler:
             compiler=compiler,
             lowers=chosen.lowers,
             transform_step=self._transform_step(chosen),
+            memory_budget=memory_budget(cast("float | None", self.config.options.get(MEMORY_BUDGET))),
             on_error=partial(self.failures.report, location=first_location(gm)),
             boxed=self.boxed,
         )
