@@ -6,7 +6,7 @@ start, so that no two are in memory at once. Those that free the most bytes for 
 saved is within the budget. The order does not depend on the budget: a smaller one recomputes what a larger one does,
 and more.
 
-Nothing that the user can tell changes. What the policy of a checkpoint may do, reading memory that the user holds and
+Results stay what they are. What the policy of a checkpoint may do, reading memory that the user holds and
 eager mode does not save, a segment may not: a copy is saved (see Note [Partition]).
 """
 
@@ -62,11 +62,11 @@ def recompute_to_budget(
     `saved` is what the minimum cut saves, `forward` the calls of the forward pass. Inputs are not counted: they are
     alive anyway.
     """
-    kept = {node for node in saved if node.op == "call_function" and not is_number_node(node)}
-    total = sum(map(_bytes, kept))
+    by_cut = {node for node in saved if node.op == "call_function" and not is_number_node(node)}
+    total = sum(map(_bytes, by_cut))
     left = total
     # The last one's backward pass begins while all others are saved: recomputed, it would take the same memory again.
-    segments = [one for one in [*_segments(joint, kept, forward)][:-1] if one.gain > 0]
+    segments = [one for one in [*_segments(joint, by_cut, forward)][:-1] if one.gain > 0]
     for number, segment in enumerate(sorted(segments, key=lambda one: one.work / one.gain), start=1):
         if left <= share * total:
             break
@@ -82,32 +82,32 @@ def _mark(segment: Segment, number: int) -> None:
         SAVED_IN.set(node, (number,))
 
 
-def _segments(joint: JointGraph, kept: Collection[fx.Node], forward: Sequence[fx.Node]) -> Iterator[Segment]:
+def _segments(joint: JointGraph, by_cut: Collection[fx.Node], forward: Sequence[fx.Node]) -> Iterator[Segment]:
     """Yield the segments of the forward pass; none that holds nodes of a checkpoint of the program's."""
     alive = _alive(forward)
     results = {view_root(node) for node in (*joint.slots, *joint.written, *joint.numbers)}
     begin, gained = 0, 0
     for at, node in enumerate(forward):
-        gained += _bytes(node) if node in kept else 0
+        gained += _bytes(node) if node in by_cut else 0
         is_last = at + 1 == len(forward)
         if not is_last and (gained < LEAST_GAIN * max(alive[at], 1) or alive[at + 1] < alive[at]):
             continue
         nodes = forward[begin : at + 1]
         if not any(map(CHECKPOINT_PATH.on, nodes)):
-            yield _segment(nodes, kept, results, {*forward})
+            yield _segment(nodes, by_cut, results, {*forward})
         begin, gained = at + 1, 0
 
 
 def _segment(
-    nodes: Sequence[fx.Node], kept: Collection[fx.Node], results: Collection[fx.Node], forward: Collection[fx.Node]
+    nodes: Sequence[fx.Node], by_cut: Collection[fx.Node], results: Collection[fx.Node], forward: Collection[fx.Node]
 ) -> Segment:
     inside = {*nodes}
     leaving = {view_root(node) for node in nodes if _leaves(node, inside, forward)} & inside
-    once = {node for node in nodes if node in kept and any(_runs_once(one, inside) for one in node.all_input_nodes)}
+    once = {node for node in nodes if node in by_cut and any(_runs_once(one, inside) for one in node.all_input_nodes)}
     held = {*leaving, *results, *once}
-    freed = [node for node in nodes if node in kept and node not in held and is_repeated(node, 0)]
-    run, before = _recomputed(freed, {*kept} - {*freed}, inside)
-    needed = sum(_bytes(node) for node in before if node not in kept)
+    freed = [node for node in nodes if node in by_cut and node not in held and is_repeated(node, 0)]
+    run, before = _recomputed(freed, {*by_cut} - {*freed}, inside)
+    needed = sum(_bytes(node) for node in before if node not in by_cut)
     drawn_again = [node for node in once if any(map(is_redrawable, node.all_input_nodes))]
     return Segment(nodes, [*freed, *drawn_again], [*leaving, *once], needed, sum(map(_work, run)))
 
