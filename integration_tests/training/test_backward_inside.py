@@ -255,19 +255,6 @@ ONE_GRAPH: list[Program] = [
 ]  # fmt: skip
 
 
-def hooked_leaf(world: World, x: Tensor) -> Any:
-    handle = world.weight.register_hook(lambda grad: grad * 2)
-    (x @ world.weight.t()).sin().sum().backward()
-    handle.remove()
-
-
-def hooked_before(world: World, x: Tensor) -> Any:
-    if not world.seen:
-        torch._dynamo.graph_break()
-        world.wide.register_post_accumulate_grad_hook(lambda one: world.seen.append("ran"))
-    (x @ world.wide.t()).sin().sum().backward()
-
-
 def hooked_node(world: World, x: Tensor) -> Any:
     if not world.seen:
         torch._dynamo.graph_break()
@@ -276,14 +263,6 @@ def hooked_node(world: World, x: Tensor) -> Any:
         node.register_prehook(lambda *_: world.seen.append("runs"))
         world.seen.append(node)  # which lives as long as somebody has it
     (x @ world.wide.t()).sin().sum().backward()
-
-
-def hooked_intermediate(world: World, x: Tensor) -> Any:
-    y = x @ world.weight.t()
-    y.register_hook(lambda grad: world.seen.append(float(grad.sum())))
-    y.retain_grad()
-    y.sum().backward()
-    return y.grad
 
 
 def in_another_dtype(world: World, x: Tensor) -> Any:
@@ -354,8 +333,7 @@ def with_recorded_gradients(world: World, x: Tensor) -> Any:
 
 
 IN_PIECES: list[Program] = [
-    hooked_leaf, hooked_before, hooked_node, in_another_dtype, hooked_intermediate, recomputed, sparse,
-    behind_a_break, second_pass,
+    hooked_node, in_another_dtype, recomputed, sparse, behind_a_break, second_pass,
     without_gradients, not_scalar, of_an_unused_input, saving_elsewhere, with_recorded_gradients,
 ]  # fmt: skip
 

@@ -20,10 +20,9 @@ from framesmith_aot.trace.output_groups import (
     OutputGroup,
     Source,
     fitting,
-    stop_at_ends,
 )
 from framesmith_aot.trace.replacements.table import called
-from framesmith_aten.graphs.autograd_calls import new_leaf
+from framesmith_aten.graphs.autograd_calls import new_leaf, stop_at
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import LOCATION
 
@@ -144,7 +143,7 @@ def gradients_through(
                     found[target] = grad if target not in found else found[target] + grad
 
     handles = [node.register_hook(functools.partial(leave, node)) for node in group.nodes]
-    handles += stop_at_ends(ends)
+    handles += stop_at(ends)
     outside = {source.node for source in group.into if isinstance(source, GradientEdge)}
     handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
     came = [(edge, tangent) for edge, tangent in zip(group.out, tangents, strict=True) if tangent is not None]

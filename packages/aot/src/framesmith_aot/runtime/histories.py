@@ -11,7 +11,8 @@ from torch.autograd.graph import GradientEdge
 from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.runtime.codegen import VIEW_TRACKING, FunctionText
 from framesmith_aot.torch_adapter import unstable
-from framesmith_aot.trace.output_groups import edge_of, reached, stop_at_ends
+from framesmith_aot.trace.output_groups import edge_of, reached
+from framesmith_aten.graphs.autograd_calls import stop_at
 from framesmith_aten.layouts import overlaps_itself
 
 Grads = tuple[torch.Tensor | None, ...]
@@ -101,7 +102,7 @@ class _RedirectedHistory(torch.autograd.Function):
         came = [(tensor, grad) for tensor, grad in zip(ctx.tensors, grads, strict=True) if grad is not None]
         seeds = [history_of(grad) for _, grad in came]
         create_graph = torch.is_grad_enabled()
-        handles = stop_at_ends(ctx.instead)
+        handles = stop_at(ctx.instead)
         try:
             found: Grads = torch.autograd.grad(
                 [tensor for tensor, _ in came],

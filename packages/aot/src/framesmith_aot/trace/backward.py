@@ -36,10 +36,10 @@ from framesmith_aot.trace.output_groups import (
     is_dropped,
     order_of,
     output_groups,
-    stop_at_ends,
 )
 from framesmith_aot.trace.saved import NOTHING_SAVED, REFUSED_BY_AUTOGRAD, SavedByEager, saved_by
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.graphs.autograd_calls import stop_at
 from framesmith_aten.graphs.autograd_functions import asks_absent_gradients
 from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
 from framesmith_aten.meta import TANGENT
@@ -233,7 +233,7 @@ class _BackwardTrace:
     def _listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
         """Install hooks where gradients enter and leave groups. `seeds`: the tangents of slots."""
         handles = [handle for index in range(len(self.groups)) for handle in self._listen(index, seeds)]
-        handles += stop_at_ends(self.ends)
+        handles += stop_at(self.ends)
         try:
             yield
         finally:

@@ -14,7 +14,6 @@ Nodes read it as they read an input: groups end there as well.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
@@ -24,7 +23,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
@@ -219,19 +217,6 @@ def order_of(
 def _last_made(group: OutputGroup) -> int:
     numbers = (node._sequence_nr() for node in group.nodes)
     return max((number for number in numbers if number != BEFORE_ALL_OTHERS), default=0)
-
-
-def stop_at_ends(ends: Collection[GradientEdge]) -> list[RemovableHandle]:
-    """Install hooks that stop gradients at an end, where more nodes follow."""
-    return [
-        edge.node.register_prehook(functools.partial(_without, edge.output_nr))
-        for edge in ends
-        if edge.node.next_functions
-    ]
-
-
-def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    return (*grads[:number], None, *grads[number + 1 :])
 
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
+from torch.utils.hooks import RemovableHandle
 
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.symbolic import equal
@@ -34,13 +38,53 @@ def engine_gradients(
     create_graph: bool,
     allow_unused: bool,
     materialize: bool,
+    stops: Sequence[torch.Tensor] = (),
 ) -> tuple[Any, ...]:
-    """Return what `torch.autograd.grad` gives, computed in this thread, in its modes. Raises what it raises."""
-    with torch.autograd.set_multithreading_enabled(False):
+    """Return what `torch.autograd.grad` gives, computed in this thread, in its modes. Raises what it raises.
+
+    Hooks of the inputs do not run, and no gradient passes `stops`, tensors with a history.
+    """
+    with _stopping(stops), _without_hooks(inputs), torch.autograd.set_multithreading_enabled(False):
         return torch.autograd.grad(
             outputs, inputs, cotangents, retain_graph, create_graph,
             allow_unused=allow_unused, materialize_grads=materialize,
         )  # fmt: skip
+
+
+@contextmanager
+def _stopping(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    handles = stop_at([torch.autograd.graph.get_gradient_edge(one) for one in tensors])
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _without_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Keep hooks of tensors from running inside: who recorded the call runs them."""
+    emptied = [(hooks, [*hooks.items()]) for one in tensors if (hooks := one._backward_hooks)]
+    for hooks, _ in emptied:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, items in emptied:
+            hooks.update(items)
+
+
+def stop_at(edges: Iterable[GradientEdge]) -> list[RemovableHandle]:
+    """Install hooks that stop gradients at some edges; a pass asked for the gradients there has them nevertheless."""
+    return [
+        edge.node.register_prehook(functools.partial(_without, edge.output_nr))
+        for edge in edges
+        if edge.node.next_functions
+    ]
+
+
+def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    return (*grads[:number], None, *grads[number + 1 :])
 
 
 def fits_leaf(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:

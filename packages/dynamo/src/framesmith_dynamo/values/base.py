@@ -125,9 +125,11 @@ class TraceFacts:
     #: The storages of fakes that operators with effects read after the graph; None if no such operator is called.
     read_after_graph: set[int] | None = None
     #: Tensors of the trace, by id, that keep their gradients.
-    retains_grad: set[int] = field(default_factory=set)
+    retains_grad: dict[int, Value] = field(default_factory=dict)
     #: Whether autograd's engine runs in the graph.
     runs_engine: bool = False
+    #: The handles of hooks that the trace has registered on tensors and on nodes of modules, removed ones too.
+    registered: list[Any] = field(default_factory=list)
     #: The autograd nodes of tensors that modules with backward hooks take and return, by the id of the tensor.
     hook_nodes: dict[int, Value] = field(default_factory=dict)
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.

@@ -42,13 +42,14 @@ _REGISTERING: Final[dict[str, Callable[..., RemovableHandle]]] = {
 
 
 class HookNodeValue(Value):
-    """The autograd node of tensors on their way into or out of a module: `views` are all that it makes."""
+    """The autograd node of tensors on their way into or out of a module: `views` are all that it makes of `tensors`."""
 
     python_types = (torch.autograd.graph.Node,)
-    __slots__ = ("views",)
+    __slots__ = ("tensors", "views")
 
-    def __init__(self, views: Sequence[TensorValue]) -> None:
+    def __init__(self, tensors: Sequence[TensorValue], views: Sequence[TensorValue]) -> None:
         super().__init__()
+        self.tensors = tensors
         self.views = views
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -71,6 +72,6 @@ def led_through_node(tr: Tracer, args: Args) -> Value:
             check_hooks(tr, one, torch.Tensor.register_hook, print)
     made = tr.call_torch(through_one_node, tensors, {})
     views = [one for one in made.unpack(tr) if isinstance(one, TensorValue)]
-    node = HookNodeValue(views)
+    node = HookNodeValue(tensors, views)
     tr.facts.hook_nodes.update((id(view), node) for view in views if view.fake.requires_grad)
     return TupleValue([*views])

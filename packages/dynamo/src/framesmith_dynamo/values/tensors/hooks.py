@@ -41,16 +41,20 @@ def _removed_handle() -> RemovableHandle:
 
 
 class HandleValue(Value):
-    """The handle of a hook registered in the trace; `change` is the number of its call in the journal.
+    """The handle of a hook registered in the trace, by `register(tensor, hook, ...)`.
 
-    It is None once the hook is removed. The replay makes the handle empty; the call that registers the hook fills it.
+    `change` is the number of this call in the journal, None once the hook is removed. The replay makes the handle
+    empty; the call that registers the hook fills it.
     """
 
     python_types = (RemovableHandle,)
-    __slots__ = ("change",)
+    __slots__ = ("change", "hook", "register", "tensor")
 
-    def __init__(self) -> None:
+    def __init__(self, tensor: TensorValue, register: Callable[..., RemovableHandle], hook: Value) -> None:
         super().__init__()
+        self.tensor = tensor
+        self.register = register
+        self.hook = hook
         self.change: int | None = None
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -58,10 +62,14 @@ class HandleValue(Value):
             return self
         if name != "__exit__" and (name != "remove" or args or kwargs):
             raise GraphBreak(HANDLE_ASKED, f"{name}()")
+        self.forget(tr)
+        return tr.constant(None)
+
+    def forget(self, tr: Tracer) -> None:
+        """Leave the hook unregistered."""
         if self.change is not None:
             tr.journal.forget_call(self.change)
             self.change = None
-        return tr.constant(None)
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         raise GraphBreak(HANDLE_ASKED, f"attribute {name!r}")
@@ -87,9 +95,10 @@ def _filling(register: Callable[..., RemovableHandle]) -> Callable[..., None]:
 def registered(tr: Tracer, tensor: TensorValue, register: Callable[..., RemovableHandle], *args: Value) -> HandleValue:
     """Note `register(tensor, *args)` for after the graph; the tensor's contents may not change until then."""
     tr.facts.hooked.add(storage_id(tensor.fake))
-    handle = HandleValue()
+    handle = HandleValue(tensor, register, args[0])
     tr.journal.track_new(handle, RemovableHandle)
     handle.change = tr.journal.record_call(_filling(register), handle, tensor, *args)
+    tr.facts.registered.append(handle)
     return handle
 
 
@@ -140,5 +149,5 @@ def retain_grad(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Va
         tr.facts.hooked.add(storage_id(self.fake))
         tr.journal.record_call(torch.Tensor.retain_grad, self)
         if self.source is None:
-            tr.facts.retains_grad.add(id(self))
+            tr.facts.retains_grad[id(self)] = self
     return tr.constant(None)

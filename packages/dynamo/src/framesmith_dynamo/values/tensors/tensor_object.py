@@ -224,6 +224,11 @@ class TensorObject(Value):
         self._track(tr)
         tr.journal.store_attr(self, "grad", value)
 
+    def retain(self, tr: Tracer, gradient: Value) -> None:
+        """Store what `retain_grad` keeps of a pass in the trace."""
+        self._track(tr)
+        tr.journal.store_attr(self, "grad", gradient)
+
     def _takes_as_grad(self, value: Value) -> bool:
         """Whether torch accepts a gradient for this tensor."""
         if value.is_none():

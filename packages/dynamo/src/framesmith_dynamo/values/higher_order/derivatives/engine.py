@@ -3,8 +3,8 @@
 Note [Engine calls]: fakes have the histories of the program's tensors, so the engine runs on them as it does in the
 program; aot runs it again on the tensors of its trace, whose operators it records. A backward pass then is a part of
 the graph. `.grad` of leaves is changed as autograd's own nodes change it: a first gradient is stored, later ones are
-added in place. What others may see of a pass (hooks, saved tensors, parts of the history outside of the graph) leaves
-the call to the engine, behind a graph break.
+added in place. Hooks are run on the way: see Note [Hooks in a pass]. What else others may see of a pass (saved tensors,
+parts of the history outside of the graph) leaves the call to the engine, behind a graph break.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from torch import fx
 
-from framesmith_aten.graphs.autograd_calls import engine_gradients, fits_leaf, own_gradient
-from framesmith_aten.recording import effects_of
+from framesmith_aten.graphs.autograd_calls import fits_leaf, own_gradient
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.higher_order.derivatives.engine_calls import Refused, record_engine, refuse
+from framesmith_dynamo.values.higher_order.derivatives.hooked_passes import hooked_pass
 from framesmith_dynamo.values.lookup.entries import value_by_name
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_CALL
@@ -47,15 +47,17 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = _bound(tr, _GRAD, args, kwargs)
     outputs, inputs = _tensors(tr, given["outputs"]), _tensors(tr, given["inputs"])
     if _flag(given["is_grads_batched"]) or not _flag(given["only_inputs"]):
-        _refuse("batched gradients")
+        refuse("batched gradients")
     _check(tr, outputs)
+    if tr.facts.hooked or tr.facts.retains_grad or tr.facts.hook_nodes:
+        refuse("hooks that the function has registered run in the pass")
     for one in inputs:
         _check_hooks(tr, one)
     older = [one for one in inputs if one.ref.real is not None]
     ends = [one for one in older if one.fake.grad_fn is not None]
     if older:  # gradients of others cannot pass through what is older than the call
         if ends and len({*map(id, older)}) > 1:
-            _refuse("inputs with a history outside of the compiled function")
+            refuse("inputs with a history outside of the compiled function")
         list(_leaves(tr, outputs, ends))
     create = _flag(given["create_graph"])
     materialize = _flag(given["materialize_grads"])
@@ -69,7 +71,7 @@ def backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     with _breaking("torch.autograd.backward"):
         given = _bound(tr, _BACKWARD, args, kwargs)
         if not given["grad_variables"].is_none():
-            _refuse("grad_variables")
+            refuse("grad_variables")
         return _pass(tr, _tensors(tr, given["tensors"]), given["grad_tensors"], given)
 
 
@@ -84,16 +86,20 @@ def _pass(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value, given: 
     """Run a pass that accumulates into `.grad` of leaves."""
     _check(tr, outputs)
     if _flag(given["create_graph"]):
-        _refuse("backward() with create_graph=True")
+        refuse("backward() with create_graph=True")
     reached = [*_leaves(tr, outputs)]
     if not given["inputs"].is_none():
         wanted = _tensors(tr, given["inputs"])
         if not wanted or not all(any(one is leaf for leaf in reached) for one in wanted):
-            _refuse("inputs that are no leaves of the graph")
+            refuse("inputs that are no leaves of the graph")
         reached = [one for place, one in enumerate(wanted) if not any(one is other for other in wanted[:place])]
     for leaf in reached:
-        _check_hooks(tr, leaf)
+        _check_hooks(tr, leaf, may_run=True)
         _check_node(leaf)
+    hooked = hooked_pass(tr, outputs, reached, given["inputs"].is_none())
+    if hooked is not None:
+        hooked.run(_given(tr, outputs, cotangents), _flag(given["retain_graph"]), _accumulate)
+        return tr.constant(None)
     held = {*tr.builder.refs}
     found = _engine(tr, outputs, reached, cotangents, given["retain_graph"], False, True, False)
     enabled = torch.is_grad_enabled()
@@ -114,7 +120,7 @@ def _accumulate(tr: Tracer, leaf: TensorValue, gradient: TensorValue, is_held: b
     before = leaf.getattr_(tr, "grad")
     if not before.is_none():
         if not isinstance(before, TensorValue) or before.fake.requires_grad or before.fake.layout is not torch.strided:
-            _refuse("a gradient that has a history, or is sparse", early=False)
+            refuse("a gradient that has a history, or is sparse", early=False)
         tr.call_torch("add_", (before, gradient), {})
         return
     if is_held or not fits_leaf(gradient.fake, leaf.fake):
@@ -134,27 +140,20 @@ def _engine(
     unused: bool,
     materialize: bool,
 ) -> list[Value]:
+    given = _given(tr, outputs, cotangents)
+    settings: Any = {"create": create, "unused": unused, "materialize": materialize}
+    return record_engine(tr, outputs, inputs, given, retained=_flag(retain, create), **settings)
+
+
+def _given(tr: Tracer, outputs: Sequence[TensorValue], cotangents: Value) -> list[Value]:
+    """Return the gradients that a pass begins with; None stands for ones."""
     given: list[Value] = [tr.constant(None)] * len(outputs)
     if not cotangents.is_none():
         given = [cotangents] if isinstance(cotangents, TensorValue) else cotangents.unpack(tr)
     for one in given:
         if not one.is_none() and not isinstance(one, TensorValue):
-            _refuse(f"the gradient {one.describe()}")
-    tr.facts.runs_engine = True
-    retained = _flag(retain, create)
-    settings = [tr.constant(one) for one in (retained, create, unused, materialize)]
-    made = tr.call_torch(engine_gradients, (list(outputs), list(inputs), given, *settings), {})
-    if not retained:
-        effects_of(_last_call(tr)).irreversible = True  # it frees histories, though nothing may read the gradients
-    found = made.unpack(tr)
-    if any(isinstance(one, TensorValue) and one.fake.layout is not torch.strided for one in found):
-        _refuse("sparse gradients", early=False)
-    return found
-
-
-def _last_call(tr: Tracer) -> fx.Node:
-    nodes: Iterator[fx.Node] = reversed(tr.builder.graph.nodes)
-    return next(node for node in nodes if node.target is engine_gradients)
+            refuse(f"the gradient {one.describe()}")
+    return given
 
 
 # What the call is about
@@ -164,7 +163,7 @@ def _bound(tr: Tracer, signature: inspect.Signature, args: Args, kwargs: Kwargs)
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        _refuse(str(error))
+        refuse(str(error))
     rest = {name: one.default for name, one in signature.parameters.items() if name not in bound}
     return {**{name: tr.constant(default) for name, default in rest.items()}, **bound}
 
@@ -173,27 +172,15 @@ def _tensors(tr: Tracer, value: Value) -> list[TensorValue]:
     found = [value] if isinstance(value, TensorValue) else value.unpack(tr)
     tensors = [one for one in found if isinstance(one, TensorValue)]
     if len(tensors) < len(found):
-        _refuse("edges, or objects that are no tensors")
+        refuse("edges, or objects that are no tensors")
     return tensors
 
 
 def _flag(value: Value, default: bool = False) -> bool:
     if not value.can_be_constant():
-        _refuse(f"the setting {value.describe()}")
+        refuse(f"the setting {value.describe()}")
     found = value.as_constant()
     return default if found is None else bool(found)
-
-
-class _Refused(Exception):
-    """A call that is left to the engine. `early`: nothing has been recorded of it."""
-
-    def __init__(self, what: str, early: bool) -> None:
-        super().__init__(what)
-        self.early = early
-
-
-def _refuse(what: str, early: bool = True) -> NoReturn:
-    raise _Refused(what, early)
 
 
 @contextmanager
@@ -201,46 +188,46 @@ def _breaking(name: str) -> Iterator[None]:
     """Break the graph at a call that is refused inside, by its name."""
     try:
         yield
-    except _Refused as refused:
+    except Refused as refused:
         raise GraphBreak(AUTOGRAD_CALL, f"{name}: {refused}", before_effects=refused.early) from refused
 
 
 def _check(tr: Tracer, outputs: Sequence[TensorValue]) -> None:
     """Break where a pass shows more than its results."""
-    body, facts = tr.facts.body, tr.facts
+    body = tr.facts.body
     if body.level or body.functions or body.reentrant or tr.journal.is_nested or tr.builder.checkpoint is not None:
-        _refuse("inside of a transform, a Function or a checkpoint")
+        refuse("inside of a transform, a Function or a checkpoint")
     if tr.builder.has_checkpoints:
-        _refuse("a graph with checkpoints, whose values a pass recomputes")
-    if facts.hooked or facts.retains_grad or facts.hook_nodes:
-        _refuse("hooks that the function has registered run in the pass")
+        refuse("a graph with checkpoints, whose values a pass recomputes")
     if unstable.top_saved_tensors_default_hooks(True) is not None or torch.is_anomaly_enabled():
-        _refuse("saved-tensor hooks, or anomaly mode")
+        refuse("saved-tensor hooks, or anomaly mode")
     _check_distributed(tr)
     if not outputs or not all(one.fake.requires_grad for one in outputs):
-        _refuse("a tensor without gradients")
+        refuse("a tensor without gradients")
 
 
 def _check_distributed(tr: Tracer) -> None:
     """Break where a process group exists; the answer is guarded."""
     distributed = torch.distributed
     if distributed.is_available() and tr.call(value_by_name(tr, distributed.is_initialized), (), {}).bool_(tr):
-        _refuse("a process group, whose reducers hook gradients")
+        refuse("a process group, whose reducers hook gradients")
 
 
-def _check_hooks(tr: Tracer, tensor: TensorValue) -> None:
-    """Break where an input has hooks, or gradients of another dtype; that it has not is guarded."""
+def _check_hooks(tr: Tracer, tensor: TensorValue, *, may_run: bool = False) -> None:
+    """Break where an input has hooks, unless they `may_run`, or gradients of another dtype; that is guarded."""
     real = tensor.ref.real
     if real is None or tensor.source is None:
         return
     if real.is_leaf and hasattr(real, "grad_dtype"):
         if real.grad_dtype is not real.dtype:
-            _refuse(f"the grad_dtype of {tensor.describe()}")
+            refuse(f"the grad_dtype of {tensor.describe()}")
         tr.guard(AttrSource(tensor.source, "grad_dtype"), "EQUALS_MATCH", real.dtype)
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         hooks = getattr(real, name)
+        if hooks and may_run:
+            continue  # guarded where they are run
         if hooks:
-            _refuse(f"hooks of {tensor.describe()}")
+            refuse(f"hooks of {tensor.describe()}")
         source = AttrSource(tensor.source, name)
         if hooks is None:
             tr.guard(source, "NONE_MATCH")
@@ -258,7 +245,7 @@ def _check_node(leaf: TensorValue) -> None:
         handle = register(lambda *_: None)
         handle.remove()
         if handle.hooks_dict_ref():
-            _refuse(f"hooks of the node that accumulates the gradient of {leaf.describe()}")
+            refuse(f"hooks of the node that accumulates the gradient of {leaf.describe()}")
 
 
 def _leaves(tr: Tracer, outputs: Sequence[TensorValue], ends: Sequence[TensorValue] = ()) -> Iterator[TensorValue]:
@@ -274,7 +261,7 @@ def _leaves(tr: Tracer, outputs: Sequence[TensorValue], ends: Sequence[TensorVal
         if variable is not None:
             leaf = tr.tensor_of(variable)
             if not isinstance(leaf, TensorValue) or (leaf.ref.real is not None and not leaf.ref.real.is_leaf):
-                _refuse("a loss with a history outside of the compiled function")
+                refuse("a loss with a history outside of the compiled function")
             elif not any(leaf is one for one in found):
                 yield leaf
             continue
