@@ -16,9 +16,9 @@ from framesmith_aot.runtime.autograd_node import autograd_node
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.codegen import FunctionText, argument_name
 from framesmith_aot.runtime.compiled import CallModes, CallShape, CompiledGraph, inference_function
+from framesmith_aot.runtime.derivatives.second_order import second_order, why_not_replayable
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
-from framesmith_aot.runtime.second_order import second_order, why_not_replayable
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.shared_bodies import trace_shared
 from framesmith_aot.torch_adapter import unstable

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from harness import compiled, graph_of, of, pair
 from symbols import Examples
 
-from framesmith_aot.runtime.replay_inputs import Undef
+from framesmith_aot.runtime.derivatives.replay_inputs import Undef
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 

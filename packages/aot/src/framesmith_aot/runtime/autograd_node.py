@@ -13,9 +13,9 @@ from framesmith_aot.errors import AbsentGradientsError
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.codegen import FunctionText, number_name, tuple_text, unwatching
+from framesmith_aot.runtime.derivatives.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.numbers import ScalarText
-from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Refusal, Source

@@ -29,9 +29,9 @@ from framesmith_aot.runtime.codegen import (
     write_outputs,
 )
 from framesmith_aot.runtime.compiled import CallModes, CallShape, begin, write_calls
+from framesmith_aot.runtime.derivatives.second_order import SecondOrder, leading_to_inputs
 from framesmith_aot.runtime.histories import alias_before_write, history_text
 from framesmith_aot.runtime.numbers import ScalarText
-from framesmith_aot.runtime.second_order import SecondOrder, leading_to_inputs
 from framesmith_aot.trace.metadata import GraphMeta, InputView
 from framesmith_aot.trace.output_groups import End, Hidden, NodeResult, Source
 from framesmith_aot.trace.views import numbers_of_steps

@@ -19,10 +19,9 @@ from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import AbsentGradientsWarning, DoubleBackwardError, SecondDerivativeWarning
 from framesmith_aot.runtime.codegen import FunctionText, tuple_text
-from framesmith_aot.runtime.dependence import gradient_inputs
-from framesmith_aot.runtime.eager_replay import EagerReplay, gradients_through, have_same_groups, sources_of
-from framesmith_aot.runtime.histories import Grads, edges_of, history_of, history_text, redirect_history
-from framesmith_aot.runtime.replay_inputs import (
+from framesmith_aot.runtime.derivatives.dependence import gradient_inputs
+from framesmith_aot.runtime.derivatives.eager_replay import EagerReplay, gradients_through, have_same_groups, sources_of
+from framesmith_aot.runtime.derivatives.replay_inputs import (
     ReplayInput,
     ReplayModes,
     ReplayNode,
@@ -30,6 +29,7 @@ from framesmith_aot.runtime.replay_inputs import (
     replay_inputs,
     replay_modes,
 )
+from framesmith_aot.runtime.histories import Grads, edges_of, history_of, history_text, redirect_history
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.metadata import GraphMeta, InputMeta, Origin
