@@ -74,6 +74,9 @@ SUITES = {
     ),
     "models": Suite("models", "whole models, inference and training", selective=True, anywhere=True),
     "optimizers": Suite("kernels", "optimizer steps over many small tensors"),
+    "second_derivatives": Suite(
+        "models", "gradient penalties, Hessians times vectors and MAML through compiled modules"
+    ),
     "whole_steps": Suite("models", "training steps with backward() inside, as one function and in parts"),
 }
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import framesmith
 
-pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
+pytestmark = pytest.mark.filterwarnings("error::framesmith_aot.errors.SecondDerivativeWarning")
 
 
 def lstm_cell(x: Any, w: Any, b: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from framesmith_aot.runtime.autograd_node import autograd_node
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.codegen import FunctionText, argument_name
 from framesmith_aot.runtime.compiled import CallModes, CallShape, CompiledGraph, inference_function
-from framesmith_aot.runtime.derivatives.second_order import second_order, why_not_replayable
+from framesmith_aot.runtime.derivatives.second_order import SecondOrder, second_order, why_not_replayable
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.training import training_function
@@ -52,6 +53,7 @@ def compile_graph(
     transform_step: TransformStep | None = None,
     memory_budget: float = 1.0,
     boxed: bool = False,
+    late_traces: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
@@ -67,19 +69,48 @@ def compile_graph(
     where a backward graph cannot be compiled, which then runs uncompiled; without it the backward pass raises.
     `transform_step` may rewrite a training step's graph before the partition. `memory_budget`, 0 to 1: the share of the
     bytes it would save for the backward pass by itself that may be saved; the rest is recomputed. `boxed`: the result's
-    runner also has a `boxed` function, which frees inputs as they are used, unless gradients are wanted.
+    runner also has a `boxed` function, which frees inputs as they are used, unless gradients are wanted. `late_traces`
+    is the context of traces that backward passes begin, those for second derivatives.
 
     Raises AotUnsupported where the meaning cannot be preserved: run the graph eagerly then.
     """
     _refuse_modes()
+    steps = Steps(compiler, lowers, keep_input_mutations, on_error, transform_step, memory_budget, boxed, late_traces)
     parts = prelude_of(gm) if training is None else None
     if parts is not None:
-        settings: dict[str, Any] = {"lowers": lowers, "keep_input_mutations": keep_input_mutations}
-        settings |= {"on_error": on_error, "transform_step": transform_step, "memory_budget": memory_budget}
-        compile = partial(compile_graph, compiler=compiler, **settings)
-        split = _compile_with_prelude(parts, inputs, compile, on_error)
+        split = _compile_with_prelude(parts, inputs, partial(_compile, steps=steps), on_error)
         if split is not None:
             return split
+    return _compile(gm, inputs, training=training, steps=steps)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The parameters of `compile_graph` that have these names."""
+
+    compiler: Compiler
+    lowers: Lowers
+    keep_input_mutations: bool
+    on_error: OnError | None
+    transform_step: TransformStep | None
+    memory_budget: float
+    boxed: bool
+    late_traces: Callable[[], AbstractContextManager[Any]]
+
+
+def _compile(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    training: bool | None,
+    steps: Steps,
+    simplify: Callable[[JointGraph], None] | None = None,
+    join_groups: bool = False,
+) -> CompiledGraph:
+    """Compile a graph as a whole.
+
+    `simplify` changes the joint graph once it is known what a replay needs; `join_groups`: see `trace_joint`.
+    """
     call = _arguments(gm, inputs)
     tensors = [value for value in call.examples if isinstance(value, torch.Tensor)]
     if training is None:
@@ -96,16 +127,35 @@ def compile_graph(
         fakes,
         call.binding,
         fake_mode,
-        lowers,
+        steps.lowers,
         training=training,
-        keep_input_mutations=keep_input_mutations,
-        trace_shared=partial(trace_shared, memory_budget=memory_budget),
+        keep_input_mutations=steps.keep_input_mutations,
+        trace_shared=partial(trace_shared, memory_budget=steps.memory_budget),
+        join_groups=join_groups,
     )
     joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)
-    if transform_step is not None and joint.training and (graph := transform_step(joint.graph)) is not None:
+    if not joint.training:
+        return _for_inference(joint, call, steps, training)
+    second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)
+    if simplify is not None:
+        simplify(joint)
+    if steps.transform_step is not None and (graph := steps.transform_step(joint.graph)) is not None:
         joint.take(graph)
-    return _assemble(gm, joint, call, compiler, training, on_error, memory_budget, boxed)
+    return _for_training(joint, call, steps, training, second)
+
+
+def _compile_derivative(
+    steps: Steps,
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    simplify: Callable[[JointGraph], None],
+    join_groups: bool,
+) -> Callable[..., Any]:
+    """Return the function of a graph of first derivatives, which autograd differentiates again."""
+    with steps.late_traces():
+        _refuse_modes()
+        return _compile(gm, inputs, training=True, steps=steps, simplify=simplify, join_groups=join_groups).function
 
 
 def _compile_with_prelude(
@@ -303,34 +353,35 @@ def _call_modes(joint: JointGraph, training: bool, forward: fx.Graph) -> CallMod
     )
 
 
-def _assemble(
-    gm: fx.GraphModule,
-    joint: JointGraph,
-    call: _Arguments,
-    compiler: Compiler,
-    training: bool,
-    on_error: OnError | None,
-    memory_budget: float,
-    boxed: bool,
+def _overwritten(joint: JointGraph, call: _Arguments) -> tuple[int, ...]:
+    sources = call.shape.source
+    return tuple(sources[index] for index in joint.meta.mutated if index < len(sources))
+
+
+def _for_inference(joint: JointGraph, call: _Arguments, steps: Steps, training: bool) -> CompiledGraph:
+    graph = forward_graph(joint)
+    run = compile_part(dict(joint.attributes), graph, steps.compiler, "inference")
+    modes = _call_modes(joint, training, graph)
+    text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint), boxed=steps.boxed)
+    return CompiledGraph(text.build(), text.text, graph, (), _overwritten(joint, call), boxed=steps.boxed)
+
+
+def _for_training(
+    joint: JointGraph, call: _Arguments, steps: Steps, training: bool, second: SecondOrder | str
 ) -> CompiledGraph:
     root = dict(joint.attributes)
-    sources = call.shape.source
-    overwritten = tuple(sources[index] for index in joint.meta.mutated if index < len(sources))
-    if not joint.training:
-        graph = forward_graph(joint)
-        run = compile_part(root, graph, compiler, "inference")
-        modes = _call_modes(joint, training, graph)
-        text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint), boxed=boxed)
-        return CompiledGraph(text.build(), text.text, graph, (), overwritten, boxed=boxed)
-    parts = partition(joint, memory_budget)
-    run = compile_part(root, parts.forward, compiler, "forward")
+    overwritten = _overwritten(joint, call)
+    parts = partition(joint, steps.memory_budget)
     modes = _call_modes(joint, training, parts.forward)
-    second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)
+    passes = [BackwardPass(backward_graph(part), root, steps.compiler, steps.on_error) for part in parts.parts]
     nodes = [
-        autograd_node(part, BackwardPass(backward_graph(part), root, compiler, on_error), joint.meta, second)
-        for part in parts.parts
+        autograd_node(
+            part, backward, joint.meta, second, parts.forward, partial(_compile_derivative, steps), steps.on_error
+        )
+        for part, backward in zip(parts.parts, passes, strict=True)
     ]
+    run = compile_part(root, parts.forward, steps.compiler, "forward")
     numbers = numbers_at_calls(joint)
     text, node_texts = training_function(run, joint.meta, call.shape, modes, nodes, second, numbers)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
-    return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)
+    return CompiledGraph(text.build(), whole_text, parts.forward, tuple(passes), overwritten)

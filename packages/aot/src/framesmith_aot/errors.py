@@ -55,8 +55,8 @@ class AbsentGradientsWarning(UserWarning):
 class SecondDerivativeWarning(UserWarning):
     """A graph was replayed in eager mode for second derivatives."""
 
-    def __init__(self) -> None:
+    def __init__(self, why: str) -> None:
         super().__init__(
-            "a compiled graph was replayed in eager mode, because the gradients of its backward pass were asked for "
-            "(create_graph=True): right, but as slow as eager mode; compile the gradient computation's other parts"
+            "a compiled graph was replayed in eager mode for the gradients of its backward pass (create_graph=True), "
+            f"which are not compiled: {why}; right, but as slow as eager mode"
         )

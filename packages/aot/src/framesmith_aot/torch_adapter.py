@@ -27,6 +27,11 @@ unstable: Final = Needs(
             "tensors for second derivatives live as long as their graph",
             instead=lambda: True,
         ),
+        need(
+            "torch._C._current_graph_task_id",
+            "what autograd refuses of second derivatives is asked for node by node, within a pass too",
+            instead=lambda: -1,
+        ),
         need("torch._C._will_engine_execute_node", "second derivatives of compiled graphs fail"),
         need(
             "torch.autograd._is_checkpoint_valid",

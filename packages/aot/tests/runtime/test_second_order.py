@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from harness import compiled, graph_of, of, pair
 
 from framesmith_aot import DoubleBackwardError
-from framesmith_aot.errors import SecondDerivativeWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 
@@ -205,13 +204,6 @@ def test_an_input_changed_since_matters_to_what_is_computed_of_it(changed: int, 
     assert bool(found[0]) == bool(found[1]) == ((changed, read) not in {(0, 0), (0, 2), (2, 2)})
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two)
-
-
-def test_a_replay_warns() -> None:
-    x, w = pair()
-    [result] = of(one_result, x, w)(x, w)
-    with pytest.warns(SecondDerivativeWarning, match="create_graph"):
-        torch.autograd.grad(result.sum(), x, create_graph=True)
 
 
 def test_inputs_are_let_go_with_the_graph() -> None:

@@ -18,12 +18,14 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def narrow_masks(joint: JointGraph) -> None:
-    """Insert a bool between a `bernoulli` and its readers (see Note [Masks])."""
+    """Insert a bool between a `bernoulli` and its readers (see Note [Masks]). A second time, it changes nothing."""
     seen = {view_root(node) for node in joint.slots}
     for node in joint.graph.find_nodes(op="call_function", target=aten.bernoulli.p):
         if node in seen or node.meta["val"].dtype == torch.bool:
             continue
         readers = list(node.users)
+        if [reader.target for reader in readers] == [aten.ne.Scalar]:
+            continue  # it is done
         mask = _insert_after(joint, node, aten.ne.Scalar, (0,), {})
         numbers = _insert_after(joint, mask, aten._to_copy.default, (), {"dtype": node.meta["val"].dtype})
         if CHECKPOINT_PATH.on(mask):

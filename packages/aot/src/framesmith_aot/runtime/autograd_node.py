@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
+from torch import fx
 from torch.utils.checkpoint import CheckpointFunction
 
 from framesmith_aot.errors import AbsentGradientsError
 from framesmith_aot.partition.split import NodePart, Saved
+from framesmith_aot.partition.value_keys import ValueKey, result_keys
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.codegen import FunctionText, number_name, tuple_text, unwatching
+from framesmith_aot.runtime.derivatives.asked import Asked, refuse
+from framesmith_aot.runtime.derivatives.derivative_graphs import CompileDerivative, DerivativeGraphs
 from framesmith_aot.runtime.derivatives.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Refusal, Source
-from framesmith_aten.contract import BoxedFn
+from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Source
+from framesmith_aten.contract import BoxedFn, OnError
 from framesmith_aten.graphs.control_flow import SHOWN_BY_FAKES
 
 Parameter = Literal["inputs", "results", "rerun", "user_tensors", "written"]
@@ -49,7 +53,8 @@ class AutogradNode:
     """One autograd node: its part of the graph, its backward pass, and what it reads besides saved tensors.
 
     `watched`: inputs that eager mode saves and the graph mutates; a later mutation is an error. `receivers`: the inputs
-    that receive its results, by slot. `user_tensors`: see `SecondOrder.read_by`.
+    that receive its results, by slot. `user_tensors`: see `SecondOrder.read_by`. `known`, `compile` and
+    `on_error`: see `DerivativeGraphs`.
     """
 
     part: NodePart
@@ -57,6 +62,9 @@ class AutogradNode:
     watched: Sequence[int]
     receivers: Mapping[int, int]
     user_tensors: Mapping[End, Source]
+    known: Mapping[int, ValueKey]
+    compile: CompileDerivative
+    on_error: OnError | None
 
     @property
     def noted(self) -> set[int]:
@@ -64,13 +72,25 @@ class AutogradNode:
         return {*self.watched, *self.receivers.values()}
 
 
-def autograd_node(part: NodePart, backward: BackwardPass, meta: GraphMeta, second: SecondOrder | str) -> AutogradNode:
-    """Return the node of `part`; `second` gives its second derivatives, or says why there are none."""
+def autograd_node(
+    part: NodePart,
+    backward: BackwardPass,
+    meta: GraphMeta,
+    second: SecondOrder | str,
+    forward: fx.Graph,
+    compile: CompileDerivative,
+    on_error: OnError | None,
+) -> AutogradNode:
+    """Return the node of `part`; `second` gives its second derivatives, or says why there are none.
+
+    `forward`: the graph that computes what is saved.
+    """
     mutated, early = {*meta.mutated}, meta.early_copies
     watched = sorted({*part.late_inputs, *(mutated.intersection(part.shape.eager_saved.inputs))})
     receivers = {slot: early[slot].index for slot, _ in _eager_results(part) if slot in early}
     user_tensors = second.read_by(part.shape) if part.reads and isinstance(second, SecondOrder) else {}
-    return AutogradNode(part.without_graph(), backward, watched, receivers, user_tensors)
+    known = result_keys(forward, {one.index for one in part.saved if not one.from_input})
+    return AutogradNode(part.without_graph(), backward, watched, receivers, user_tensors, known, compile, on_error)
 
 
 def forward_text(
@@ -147,22 +167,33 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
     return f"{empty}({text.literal(result.shape)}, {text.literal((0,) * len(result.shape))}, {options})"
 
 
-def _refuse(refusals: Mapping[int, Refusal], ctx: NodeContext) -> None:
-    """Raise eager mode's error where it refuses the gradient of an operand that this pass asks for."""
-    met = [one for at, one in refusals.items() if _leads_to_a_result(ctx.next_functions[at][0])]
-    if met:
-        first = max(met, key=lambda refusal: refusal.number)
-        raise first.error(first.message)
+class _Differentiable:
+    """The gradients of node `index` with histories: by a derivative graph where there is one, or by a replay."""
 
+    def __init__(self, second: SecondOrder, index: int, node: AutogradNode) -> None:
+        ends = tuple(node.user_tensors)
+        self._second, self._index, self._node = second, index, node
+        self._graphs = DerivativeGraphs(
+            second, index, node.part, node.backward, ends, node.known, node.compile, node.on_error
+        )
+        self._asked = Asked(node.part.shape.operands)
+        self._slots, self._results = dict(_eager_slots(node.part)), dict(_eager_results(node.part))
 
-def _leads_to_a_result(node: Any) -> bool:
-    """Whether the running pass executes a node, or ends there with a gradient asked for; True outside a pass."""
-    if node is None:
-        return False
-    try:
-        return bool(unstable.will_engine_execute_node(node))
-    except RuntimeError:  # torch raises it for leaves whose gradients are asked for
-        return True
+    def gradients(self, ctx: NodeContext, saved: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> Any:
+        """Return the gradients, without histories if those are not recorded. Precondition: there is no obstacle."""
+        node, operands = self._node, len(self._node.part.shape.operands)
+        results = {slot: saved[position] for slot, position in self._results.items()}
+        results.update(_received(ctx, node))
+        present = Present(
+            results,
+            {slot: saved[position] for slot, position in self._slots.items()} | results,
+            {at: ctx.written[at][0] for at in node.watched},
+            {at: saved[position] for at, position in node.part.stand_ins.items()},
+            saved[: len(node.part.saved)],
+        )
+        call = ctx.rerun, ctx.user_tensors, present, tangents, self._asked.by(ctx.next_functions[:operands])
+        grads = self._graphs.gradients(*call) if torch.is_grad_enabled() else None
+        return self._second.gradients(self._index, *call) if grads is None else grads
 
 
 def apply_of(
@@ -176,13 +207,13 @@ def apply_of(
     run = node.backward
     refusals = {at: one.refusal for at, one in enumerate(node.part.shape.operands) if one.refusal is not None}
     used = len(node.part.saved)
-    eager_slots, eager_results = dict(_eager_slots(node.part)), dict(_eager_results(node.part))
+    differentiable = None if isinstance(second, str) else _Differentiable(second, index, node)
 
     def numbers_of(ctx: NodeContext) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
 
     def backward(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
-        _refuse(refusals, ctx)
+        refuse(refusals, ctx.next_functions)
         if node.part.reentrant and not unstable.is_checkpoint_valid():
             CheckpointFunction.backward(ctx)  # type: ignore[no-untyped-call]  # raises torch's error
         saved = list(ctx.saved_tensors)  # raises where one was mutated or freed
@@ -194,17 +225,10 @@ def apply_of(
         if create_graph and not node.part.reads:
             return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear in the tangents
         why = second if isinstance(second, str) else None
-        if (create_graph or absent) and isinstance(second, SecondOrder):
+        if (create_graph or absent) and isinstance(second, SecondOrder) and differentiable is not None:
             why = second.obstacle(ctx.rerun, index, node.part.stand_ins)
             if why is None:
-                results = {slot: saved[position] for slot, position in eager_results.items()}
-                results.update(_received(ctx, node))
-                instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
-                contents = {slot: saved[position] for slot, position in eager_slots.items()} | results
-                late = {at: ctx.written[at][0] for at in node.watched}
-                wanted = [_leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.shape.operands)]]
-                present = Present(results, contents, late, instead)
-                grads = second.gradients(ctx.rerun, index, ctx.user_tensors, present, tangents, wanted)
+                grads = differentiable.gradients(ctx, saved, tangents)
                 if once:
                     ctx.rerun = ctx.user_tensors = ctx.written = None
                 return (*grads, *rest)
@@ -224,7 +248,7 @@ def apply_of(
         return (*run(saved, tangents), *rest)
 
     def backward_without_saved(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
-        _refuse(refusals, ctx)
+        refuse(refusals, ctx.next_functions)
         # May run any number of times: `ctx.saved_tensors` raises the second time.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 

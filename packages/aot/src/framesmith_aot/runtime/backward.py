@@ -23,7 +23,7 @@ from framesmith_aten.graphs.nan_gradients import find_nan
 from framesmith_aten.graphs.numbers import numbers_of
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
-from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_guards.torch_adapter import aten
 
 Grads = tuple[torch.Tensor | None, ...]
@@ -111,7 +111,7 @@ class BackwardPass:
 
     def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """Return the gradients of all operands, without history; empty `saved`: tensors, then numbers."""
-        run = self.evaluate if _is_batched(tangents) else self._run
+        run = self.evaluate if is_batched(tangents) else self._run
         if torch.is_grad_enabled() or unstable.is_any_autocast_enabled():
             with torch.no_grad(), unstable.DisableAutocast():
                 return run(saved, tangents)
@@ -127,7 +127,7 @@ class BackwardPass:
         if all(position is None for position in positions):
             return (None,) * len(positions)
         with unstable.DisableAutocast():
-            out = _Differentiable(module).run(*saved, *self._expected(tangents))
+            out = _Differentiable(module).run(*saved, *self.expected(tangents))
         return tuple([None if position is None else out[position] for position in positions])
 
     def _run(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
@@ -140,7 +140,7 @@ class BackwardPass:
         run, positions = program
         if run is None:
             return (None,) * len(positions)
-        args = [*saved, *self._expected(tangents)]
+        args = [*saved, *self.expected(tangents)]
         saved.clear()
         out = self._watched(pattern, run, args) if torch.is_anomaly_enabled() else run(args)
         return tuple([None if position is None else out[position] for position in positions])
@@ -152,7 +152,24 @@ class BackwardPass:
             find_nan(new_lazy_module(self._root, self.whole.without(pattern).graph), arguments, out)
         return out
 
-    def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    def positions_without(self, absent: Sequence[bool]) -> tuple[int | None, ...]:
+        """Return `BackwardGraph.positions` for a pattern of absent tangents, but None where a gradient is zero."""
+        _, positions, operands = self._signature
+        present = {index for index, missing in enumerate(absent) if not missing}
+        pairs = zip(positions, operands, strict=True)
+        return tuple([position if operand.reached & present else None for position, operand in pairs])
+
+    def examples(self) -> tuple[list[Any], list[Any]]:
+        """Return fakes like the saved tensors and the tangents, None for those without symbolic sizes or strides."""
+        count = self._signature[0]
+        if self._whole is None:  # it was detached, as graphs without symbols are
+            return [None] * count, [None] * len(self._layouts)
+        nodes = self._whole.graph.find_nodes(op="placeholder")
+        values = [node.meta["val"] for node in nodes]
+        found = [value if isinstance(value, torch.Tensor) and has_symbols(value) else None for value in values]
+        return found[:count], found[count:]
+
+    def expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Return the present tangents with the strides of the trace, without lazy conjugates or negatives."""
         pairs = zip(tangents, self._layouts, strict=True)
         return [
@@ -188,10 +205,16 @@ def without_new_guards(graph: fx.Graph) -> Iterator[None]:
     values = (node.meta.get("val") for node in graph.nodes)
     numbers = (number for value in values for number in _symbols_of(value))
     number = next(numbers, None)
-    if number is None:
+    with refusing_new_guards(None if number is None else number.node.shape_env):
+        yield
+
+
+@contextmanager
+def refusing_new_guards(env: Any) -> Iterator[None]:
+    """Inside, a new guard of a ShapeEnv, if there is one, is an error."""
+    if env is None:
         yield
         return
-    env = number.node.shape_env
     refusing = getattr(env, "error_on_new_guards", None)
     with _counting_guards(env) if refusing is None else refusing():
         yield
@@ -231,7 +254,7 @@ class _Differentiable(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
+def is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
     """Whether tangents are batched wrappers: under torch.func, or with `is_grads_batched`."""
     wrapped = unstable.is_legacy_batchedtensor
     if unstable.peek_interpreter_stack() is not None:
@@ -256,7 +279,7 @@ def _with_layout(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
     if isinstance(layout, list):
         return in_order(tangent, layout)
     stride = layout
-    if not _is_batched([tangent]):
+    if not is_batched([tangent]):
         return restride(tangent, stride)
     return tangent if has_stride(tangent, stride) else in_order(tangent, dims_by_stride(stride))
 

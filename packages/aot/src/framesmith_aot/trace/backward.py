@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.collect import Collected, InputPair, ScalarOutputs
 from framesmith_aot.trace.numbers import computed_with
@@ -34,8 +35,10 @@ from framesmith_aot.trace.output_groups import (
     edges_of,
     fitting,
     is_dropped,
+    joined,
     order_of,
     output_groups,
+    sets_to_join,
 )
 from framesmith_aot.trace.saved import NOTHING_SAVED, REFUSED_BY_AUTOGRAD, SavedByEager, saved_by
 from framesmith_aten.errors import TraceUnsupported
@@ -70,8 +73,13 @@ class JointNode:
     grads: list[fx.Node | None]
 
 
-def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputPair]) -> list[JointNode]:
-    """Trace the pass from the slots back to the inputs. Raises AotUnsupported for what it raises."""
+def trace_backward(
+    tracer: GraphTracer, found: Collected, pairs: Sequence[InputPair], join_groups: bool
+) -> tuple[list[JointNode], list[frozenset[int]]]:
+    """Trace the pass from the slots back to the inputs; return its nodes, and the sets of slots with a joined node.
+
+    Raises AotUnsupported for what it raises. `join_groups`: see `sets_to_join`.
+    """
     slots = found.slots
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
@@ -83,6 +91,11 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     if not all(group.into for group in groups):
         raise AotUnsupported("inner-leaf", "a result with gradients", "its gradients reach no input of the graph")
     saved = _saved(groups, slots, pairs)
+    sets = sets_to_join(groups, saved) if join_groups else []
+    if sets:
+        groups = joined(groups, sets, ends)
+        groups = [groups[index] for index in order_of(groups, bases)]
+        saved = _saved(groups, slots, pairs)
     passing = _BackwardTrace(tracer, groups, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
@@ -103,11 +116,15 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
                 raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error
+            if sets:
+                raise AotUnsupported(
+                    "joined-groups", "a refused gradient", "it would be refused for all results"
+                ) from error
             order = order_of(groups, bases, _stops(refusals))
             passing.reorder(order)
             refusals = {order.index(index): given for index, given in refusals.items()}
     saved = [saved[index] for index in order]
-    return passing.nodes(seeds, saved, refusals, found.numbers, order)
+    return passing.nodes(seeds, saved, refusals, found.numbers, order), sets
 
 
 def _saved(
@@ -358,10 +375,10 @@ def _in_engine_order(nodes: Sequence[Any]) -> Iterator[Any]:
 
 def _run_alone(node: Any, arrived: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
     """Return the gradient that a node gives for each of its edges."""
-    if callable(node):
+    if callable(node) and unstable.current_graph_task_id() < 0:
         grads = node(*arrived)
         return grads if isinstance(grads, tuple) else (grads,)
-    # Only the engine can call a Python node: run the pass from it to its edges.
+    # Only the engine can call a Python node, and within a pass others ask it what to compute: run a pass to its edges.
     given = [(GradientEdge(node, number), grad) for number, grad in enumerate(arrived) if grad is not None]
     onward = list(dict.fromkeys(edges(node)))
     if not given or not onward:

@@ -55,11 +55,18 @@ _here = _Here()
 
 
 def _is_reported(record: logging.LogRecord) -> bool:
-    """Filter torch's log: a data-dependent error while tracing becomes an assumption, or an error of this package."""
-    return not (_here.tracing and record.exc_info and record.exc_info[1] and is_data_dependent(record.exc_info[1]))
+    """Filter torch's log: such an error while tracing becomes an assumption, or an error of this package.
+
+    Errors are data-dependent ones, and those of guards that are refused since the compiled frame's are taken.
+    """
+    if not _here.tracing:
+        return True
+    refused = str(record.msg).startswith("failed during evaluate_expr")
+    return not (refused or (record.exc_info and record.exc_info[1] and is_data_dependent(record.exc_info[1])))
 
 
-logging.getLogger(FakeTensorMode.__module__).addFilter(_is_reported)
+for _module in (FakeTensorMode.__module__, "torch.fx.experimental.symbolic_shapes"):
+    logging.getLogger(_module).addFilter(_is_reported)
 
 
 @dataclass
@@ -69,7 +76,7 @@ class JointGraph:
     `inputs` and `late_inputs` are placeholders: the inputs at the call, and, by position, the contents of mutated
     inputs when the backward pass runs. Results: the `slots` (see `metadata`), the final values of the inputs that the
     graph itself overwrites, `numbers` (`Collected.numbers`), and the gradients of the autograd `nodes` (none for
-    inference).
+    inference). `joined`: sets of slots that have one node together (see `sets_to_join`).
     """
 
     graph: fx.Graph
@@ -82,6 +89,7 @@ class JointGraph:
     numbers: list[fx.Node]
     nodes: list[JointNode] = field(default_factory=list)
     late_inputs: dict[int, fx.Node] = field(default_factory=dict)
+    joined: list[frozenset[int]] = field(default_factory=list)
 
     @property
     def training(self) -> bool:
@@ -148,10 +156,11 @@ def trace_joint(
     training: bool,
     keep_input_mutations: bool,
     trace_shared: TraceShared | None = None,
+    join_groups: bool = False,
 ) -> JointGraph:
     """Trace `gm` on the `inputs`, fake tensors and symbolic numbers.
 
-    `trace_shared` traces bodies that calls share; without it they run in place.
+    `trace_shared` traces bodies that calls share; without it they run in place. `join_groups`: see `sets_to_join`.
 
     `binding`: which of `inputs` each placeholder and each attribute of `gm` is. Raises AotUnsupported, also for errors
     of the graph's own calls.
@@ -192,7 +201,7 @@ def trace_joint(
         if training and found.meta.differentiable:
             joint.late_inputs = {at: _late_input(tracer, at, pairs[at], nodes[at]) for at in found.meta.mutated}
             with refusing_new_assumptions(fake_mode.shape_env):
-                joint.nodes = trace_backward(tracer, found, pairs)
+                joint.nodes, joint.joined = trace_backward(tracer, found, pairs, join_groups)
     _finish(joint)
     return joint
 

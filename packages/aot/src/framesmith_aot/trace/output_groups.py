@@ -182,6 +182,60 @@ def output_groups(
     return [groups[index] for index in order_of(groups, bases)]
 
 
+def sets_to_join(groups: Sequence[OutputGroup], saved: Sequence[SavedByEager]) -> list[frozenset[int]]:
+    """Return sets of slots whose groups may be joined, since a pass from one of them frees what each other one reads.
+
+    No group reads a result of another one there that is a slot: a hook on it has to see its gradient.
+    """
+    slots_of = _slots_of_all(groups)
+    read = {source for group in groups for source in group.into if isinstance(source, GradientEdge)}
+    if any(slots and edge in read for group in groups for edge, slots in zip(group.out, group.slots, strict=True)):
+        return []
+    found: list[frozenset[int]] = []
+    freed = [slots for slots, one in zip(slots_of, saved, strict=True) if one.anything and len(slots) > 1]
+    for slots in sorted(freed, key=len, reverse=True):
+        if not any(slots & other for other in found):
+            found.append(slots)
+    return found
+
+
+def _slots_of_all(groups: Sequence[OutputGroup]) -> list[frozenset[int]]:
+    """Return, for each group, the slots that depend on it."""
+    readers: dict[GradientEdge, list[int]] = {}
+    for index, group in enumerate(groups):
+        for source in group.into:
+            if isinstance(source, GradientEdge):
+                readers.setdefault(source, []).append(index)
+    found: list[frozenset[int]] = [frozenset()] * len(groups)
+    for index in reversed(range(len(groups))):  # each precedes its readers
+        own = {slot for slots in groups[index].slots for slot in slots}
+        later = (found[reader] for edge in groups[index].out for reader in readers.get(edge, ()))
+        found[index] = frozenset(own).union(*later)
+    return found
+
+
+def joined(groups: Sequence[OutputGroup], sets: Collection[frozenset[int]], ends: Ends) -> list[OutputGroup]:
+    """Return the groups with those joined that slots of one of `sets` alone depend on."""
+    if not sets:
+        return [*groups]
+    slots_of = _slots_of_all(groups)
+    found: dict[Any, OutputGroup] = {}
+    for index, (group, slots) in enumerate(zip(groups, slots_of, strict=True)):
+        key: Any = next((one for one in sets if slots <= one), index)
+        whole = found.setdefault(key, OutputGroup())
+        whole.nodes += group.nodes
+        for edge, own in zip(group.out, group.slots, strict=True):
+            if own or key == index:
+                whole.out.append(edge)
+                whole.slots.append(own)
+        whole.into += [source for source in group.into if source not in whole.into]
+    for whole in found.values():
+        inner = {*whole.nodes}
+        whole.into = [one for one in whole.into if isinstance(one, End) or one.node not in inner]
+        whole.reached = _reached(whole, ends)
+    return [*found.values()]
+
+
 def is_dropped(source: End | GradientEdge) -> bool:
     """Whether gradients that leave there are dropped."""
     return isinstance(source, End) and source.kind == "dropped"

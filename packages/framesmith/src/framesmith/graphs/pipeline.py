@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -68,6 +69,7 @@ class GraphCompiler:
             lowers=chosen.lowers,
             transform_step=self._transform_step(chosen),
             memory_budget=memory_budget(cast("float | None", self.config.options.get(MEMORY_BUDGET))),
+            late_traces=_no_pass_of_the_user,
             on_error=partial(self.failures.report, location=first_location(gm)),
             boxed=self.boxed,
         )
@@ -120,6 +122,13 @@ class GraphCompiler:
                     return find_backend(ATEN_CALLS).compile(gm, inputs, role)
 
         return compile_aten
+
+
+@contextmanager
+def _no_pass_of_the_user() -> Iterator[None]:
+    """Inside, aot differentiates fakes while the user's code runs: no frame is captured, and no backward pass."""
+    with framesmith_frames.deactivated(), framesmith_autograd_compiler.disabled(), full_collections_postponed():
+        yield
 
 
 def first_location(gm: fx.GraphModule) -> Location | None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -20,10 +20,13 @@ from framesmith_aot.trace.metadata import InputMeta
 from framesmith_aot.trace.output_groups import NodeShape
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.numbers import is_number_node
-from framesmith_aten.meta import MUTATED_INPUT, PHASE
+from framesmith_aten.meta import MUTATED_INPUT, PHASE, Key
 from framesmith_aten.operators import is_random, op_name
 from framesmith_aten.symbolic import has_symbols
 from framesmith_guards.contexts import ambient
+
+#: Placeholders of a torch-level graph: gradients go there though they may depend on no element of it.
+LEADS: Final[Key[bool]] = Key("leads")
 
 #: Calls that turn autocast on.
 ENTERS_AUTOCAST = frozenset({unstable.enter_autocast})
@@ -127,14 +130,15 @@ class ReplayModes:
     @contextmanager
     def active(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
         """Inside, these modes are on, and generators go on from `states`."""
-        with ambient.preserved(), self._random_numbers_from(states), default_dtype(self.dtype):
+        with ambient.preserved(), self.random_numbers_from(states), default_dtype(self.dtype):
             ambient.write(replace(self.state, nesting=ambient.read().nesting))
             yield
             if self.casting and not ambient.read().nesting:
                 torch.clear_autocast_cache()
 
     @contextmanager
-    def _random_numbers_from(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
+    def random_numbers_from(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Inside, the generators go on from `states`; afterwards, from where they were."""
         if not states:
             yield
             return
@@ -181,7 +185,8 @@ def replay_inputs(
     gm: fx.GraphModule, binding: Binding, joint: JointGraph, examples: Sequence[Any]
 ) -> list[ReplayInput]:
     placeholders = gm.graph.find_nodes(op="placeholder")
-    inputs_needed = needed(joint)
+    leading = {binding.placeholders[at] for at, node in enumerate(placeholders) if LEADS.get(node)}
+    inputs_needed = needed(joint) | leading
     eager_saved = {index for node in joint.nodes for index in node.shape.eager_saved.inputs}
     mutated_later = {binding.placeholders[at] for at, node in enumerate(placeholders) if MUTATED_INPUT.get(node)}
     copied = ({*joint.meta.mutated} | (mutated_later - eager_saved)) & inputs_needed

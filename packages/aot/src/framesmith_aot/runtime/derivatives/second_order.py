@@ -9,7 +9,7 @@ running statistics, are allocated again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.autograd.graph import GradientEdge
 
-from framesmith_aot.errors import AbsentGradientsWarning, DoubleBackwardError, SecondDerivativeWarning
+from framesmith_aot.errors import AbsentGradientsWarning, DoubleBackwardError
 from framesmith_aot.runtime.codegen import FunctionText, tuple_text
 from framesmith_aot.runtime.derivatives.dependence import gradient_inputs
 from framesmith_aot.runtime.derivatives.eager_replay import EagerReplay, gradients_through, have_same_groups, sources_of
@@ -31,13 +31,27 @@ from framesmith_aot.runtime.derivatives.replay_inputs import (
 )
 from framesmith_aot.runtime.histories import Grads, edges_of, history_of, history_text, redirect_history
 from framesmith_aot.torch_adapter import unstable
+from framesmith_aot.trace import functional
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.metadata import GraphMeta, InputMeta, Origin
-from framesmith_aot.trace.output_groups import End, Ends, Hidden, NodeShape, OutputGroup, Source, edge_of, output_groups
+from framesmith_aot.trace.output_groups import (
+    End,
+    Ends,
+    Hidden,
+    NodeShape,
+    OutputGroup,
+    Source,
+    edge_of,
+    joined,
+    order_of,
+    output_groups,
+)
 from framesmith_aot.trace.saved import MODIFIED_IN_PLACE
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.operators import is_custom
+from framesmith_aten.symbolic import has_symbols
 from framesmith_guards import warn_user
+from framesmith_guards.torch_adapter import FakeTensorMode
 
 #: The parts of a call that are retained for a replay: its inputs (None: see `Undef`), by position a tensor
 #: with the version counter and the version it had, and the generators' states before the call.
@@ -53,18 +67,24 @@ class Present:
     """The tensors that eager mode saves for a node, as they are when its pass runs: `.data` may have changed them.
 
     `results`: its own, by slot; `contents`: of all saved slots; `late_inputs`: the mutated inputs; `stand_ins`: copies
-    or casts from which inputs are restored that were mutated since (see `NodePart`).
+    or casts from which inputs are restored that were mutated since (see `NodePart`). `saved`: what the compiled graph
+    saves.
     """
 
     results: Mapping[int, torch.Tensor]
     contents: Mapping[int, torch.Tensor]
     late_inputs: Mapping[int, torch.Tensor]
     stand_ins: Mapping[int, torch.Tensor]
+    saved: Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
 class SecondOrder:
-    """Replays a graph in eager mode for the derivatives of its backward pass."""
+    """Replays a graph in eager mode for the derivatives of its backward pass.
+
+    `fake_mode` is that of the trace; `symbolic` are its numbers, and its fakes with symbolic sizes, by "input" or
+    "slot" and position. `joined`: see `JointGraph`.
+    """
 
     module: fx.GraphModule
     binding: Binding
@@ -72,6 +92,9 @@ class SecondOrder:
     inputs: Sequence[ReplayInput]
     nodes: Sequence[ReplayNode]
     modes: ReplayModes
+    fake_mode: FakeTensorMode
+    symbolic: Mapping[tuple[str, int], Any]
+    joined: Sequence[frozenset[int]]
 
     def rerun_expression(
         self, text: FunctionText, names: Sequence[str], before: Mapping[int, str], watched: Collection[int]
@@ -123,8 +146,8 @@ class SecondOrder:
 
     def gradients(
         self,
-        rerun: Rerun,
         index: int,
+        rerun: Rerun,
         user_tensors: UserTensors,
         present: Present,
         tangents: Sequence[torch.Tensor | None],
@@ -134,10 +157,11 @@ class SecondOrder:
 
         The history leads through `user_tensors` and the results in `present`. Precondition: no `obstacle`.
         """
-        warn_user(SecondDerivativeWarning() if torch.is_grad_enabled() else AbsentGradientsWarning())
+        if not torch.is_grad_enabled():
+            warn_user(AbsentGradientsWarning())
         inputs, versions, states = rerun
         values = [one.restored(value) for one, value in zip(self.inputs, inputs, strict=True)]
-        remade = _mutated_since(versions) & {*present.stand_ins}
+        remade = mutated_since(versions) & {*present.stand_ins}
         restored = {at: _restored(values[at], present.stand_ins[at]) for at in remade}
         ends, roots, groups, views = self._run(values, states, user_tensors, restored, present)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
@@ -162,7 +186,7 @@ class SecondOrder:
         Eager mode does not save those inputs, and so does not check them.
         """
         values, versions, _ = rerun
-        mutated = _mutated_since(versions)
+        mutated = mutated_since(versions)
         for at in sorted((mutated - {*stand_ins}) & self.nodes[index].depends_on):
             return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
         alive = [value for at, value in enumerate(values) if value is not None and at not in mutated & {*stand_ins}]
@@ -212,27 +236,46 @@ class SecondOrder:
         replay = EagerReplay(self.module, self.binding.attributes, inputs, made, changed)
         with self.modes.active(states):
             outputs = replay.run(*[inputs[at] for at in self.binding.placeholders])
-        ends.update((edge_of(leaf), End("dropped", at)) for at, leaf in enumerate(replay.leaves))
+        for at, content in present.late_inputs.items():
+            _overwrite(replay.inputs[at], content)
+        roots, groups = self.regrouped(ends, inputs, outputs, replay.leaves, present.contents)
+        return ends, roots, groups, {edge_of(outputs[at]): tensor for at, tensor in views.items()}
+
+    def regrouped(
+        self,
+        ends: dict[GradientEdge, End],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[Any],
+        leaves: Sequence[torch.Tensor],
+        contents: Mapping[int, torch.Tensor],
+    ) -> tuple[Mapping[int, torch.Tensor], list[OutputGroup]]:
+        """Return the tensors of slots with gradients, and the output groups of a run that gave these tensors.
+
+        Adds to `ends` those of the run. `contents`: what slots hold by now.
+        """
+        ends.update((edge_of(leaf), End("dropped", at)) for at, leaf in enumerate(leaves))
         slots = {slot: one.origin.find(inputs, outputs) for slot, one in enumerate(self.meta.slots) if one.origin}
         with_history = {slot for node in self.nodes for slot in node.shape.results}
         roots = {slot: tensor for slot, tensor in slots.items() if slot in with_history}
-        for slot, content in present.contents.items():
+        for slot, content in contents.items():
             if slot in slots:
                 _overwrite(slots[slot], content)
-        for at, content in present.late_inputs.items():
-            _overwrite(replay.inputs[at], content)
         recorded = self.meta.recorded_views
         ends.update((edge_of(outputs[at]), End("output", at)) for at in recorded)
         bases = {End("output", at): slots for at, slots in recorded.items()}
         groups = output_groups(roots, ends, bases, self.meta.read_together)
+        if self.joined:
+            groups = joined(groups, self.joined, ends)
+            groups = [groups[at] for at in order_of(groups, bases)]
         if len(groups) == len(self.nodes):
             groups = [groups[node.group] for node in self.nodes]
         if not have_same_groups([node.shape for node in self.nodes], groups):
             raise DoubleBackwardError("an eager replay recorded another graph")
-        return ends, roots, groups, {edge_of(outputs[at]): tensor for at, tensor in views.items()}
+        return roots, groups
 
 
-def _mutated_since(versions: Mapping[int, tuple[torch.Tensor, int]]) -> set[int]:
+def mutated_since(versions: Mapping[int, tuple[torch.Tensor, int]]) -> set[int]:
+    """Return the inputs whose versions are others than at the call."""
     return {at for at, (tensor, version) in versions.items() if tensor._version != version}
 
 
@@ -246,7 +289,9 @@ def _restored(value: torch.Tensor, stand_in: torch.Tensor) -> torch.Tensor:
 
 def _overwrite(tensor: torch.Tensor, content: torch.Tensor) -> None:
     """Write other contents into a tensor, untracked by autograd, as `.data` does."""
-    if tensor.shape == content.shape and not overlaps_itself(
+    if functional.is_functional(tensor):
+        functional.replace_value(tensor, functional.current_value(content))
+    elif tensor.shape == content.shape and not overlaps_itself(
         tensor
     ):  # or eager mode saves a tensor it was expanded from
         with unstable.DisableAutocast():
@@ -286,7 +331,19 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         for one, inputs_of in zip(joint.nodes, gradient_inputs(joint), strict=True)
     ]
     inputs = replay_inputs(gm, binding, joint, examples)
-    return SecondOrder(gm, binding, joint.meta, inputs, nodes, replay_modes(gm, joint))
+    symbolic = dict(_symbolic(joint))
+    return SecondOrder(
+        gm, binding, joint.meta, inputs, nodes, replay_modes(gm, joint), joint.fake_mode, symbolic, joint.joined
+    )
+
+
+def _symbolic(joint: JointGraph) -> Iterator[tuple[tuple[str, int], Any]]:
+    """Yield `SecondOrder.symbolic`."""
+    for kind, nodes in (("input", joint.inputs), ("slot", joint.slots)):
+        for at, node in enumerate(nodes):
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor) or has_symbols(value):
+                yield (kind, at), value
 
 
 def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], before: Mapping[int, str]) -> str:

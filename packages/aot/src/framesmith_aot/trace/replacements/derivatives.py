@@ -55,6 +55,10 @@ def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
     def formula(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
         values = input.to(grad.dtype)
+        if torch.is_grad_enabled():  # a formula that has derivatives of its own, where elements are zero, too
+            leaf = values if values.requires_grad else values.detach().requires_grad_()
+            [found] = torch.autograd.grad(prod_of(leaf), leaf, grad, create_graph=True)
+            return found.to(input.dtype)
         zeros = (values == 0).sum()
         with torch.enable_grad():
             leaf = values.detach().requires_grad_()

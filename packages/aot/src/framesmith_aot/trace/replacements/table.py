@@ -43,6 +43,9 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.nanmedian, torch.Tensor.nanmedian), derivatives.one_of_all(torch.nanmedian)),
 }
 
+#: Calls that the trace may hold as such, with derivatives of their own that autograd does not differentiate again.
+HELD_AS_CALLS = frozenset({*recurrent.REPLACEMENTS, *branches.REPLACEMENTS, *loops.REPLACEMENTS})
+
 
 def called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function, or its replacement."""
