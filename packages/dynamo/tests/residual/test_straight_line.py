@@ -150,7 +150,7 @@ PROGRAMS: dict[Step, int] = {
 }
 
 
-def doubled_and_told(grad: torch.Tensor) -> torch.Tensor:
+def doubled_and_printed(grad: torch.Tensor) -> torch.Tensor:
     print("hook")
     return grad * 2
 
@@ -159,7 +159,7 @@ def ran(program: Step, run: Step) -> list[Any]:
     """Return the results of three calls, and the gradients after each."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
-    model.weight.register_hook(doubled_and_told)  # leaves passes to the engine
+    model.weight.register_hook(doubled_and_printed)  # leaves passes to the engine
     found = []
     for at in range(3):
         x = torch.linspace(-1, 1, 6).reshape(2, 3) * (at + 1)
