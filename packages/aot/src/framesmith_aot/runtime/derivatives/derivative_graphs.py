@@ -253,7 +253,7 @@ def _why_not(second: SecondOrder, part: NodePart, ends: Sequence[End], present: 
     if any(node.target is applied and Settings(*node.args[1]).once for node in calls):
         return "a torch.autograd.Function in it is differentiable once"
     if any(node.target in HELD_AS_CALLS for node in calls if node.op == "call_function"):
-        return "it has control flow, or a recurrent layer"
+        return "it has control flow, a shared body, or a recurrent layer"
     return None
 
 

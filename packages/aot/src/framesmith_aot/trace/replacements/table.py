@@ -44,7 +44,9 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
 }
 
 #: Calls that the trace may hold as such, with derivatives of their own that autograd does not differentiate again.
-HELD_AS_CALLS = frozenset({*recurrent.REPLACEMENTS, *branches.REPLACEMENTS, *loops.REPLACEMENTS})
+HELD_AS_CALLS = frozenset(
+    {*recurrent.REPLACEMENTS, *branches.REPLACEMENTS, *loops.REPLACEMENTS, control_flow.invoke_subgraph}
+)
 
 
 def called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
