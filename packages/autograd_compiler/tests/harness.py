@@ -44,6 +44,21 @@ def same_gradients(make, steps=3):
     return seen
 
 
+class Scaled(torch.autograd.Function):
+    """Saves its operand and a number, as a function of the user's."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x * x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad * ctx.factor, None
+
+
 class Doubled(torch.autograd.Function):
     """Changes its operand in place, as a function of the user's."""
 

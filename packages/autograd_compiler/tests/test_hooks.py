@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from harness import Doubled, identity, same_gradients
+from harness import Doubled, Scaled, identity, same_gradients
 from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler import capture
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.save_for_backward(x)
-        ctx.factor = factor
-        return x * x * factor
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return 2 * x * grad * ctx.factor, None
 
 
 class Traceable(Scaled):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from harness import Doubled, Scaled
 from torch.autograd import graph
 from torch.autograd.function import once_differentiable
 from torch.autograd.variable import Variable
@@ -84,19 +85,6 @@ def hooks_of_several_gradients_at_once(log):
 # Functions
 
 
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.save_for_backward(x)
-        ctx.factor = factor
-        return x * x * factor
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return 2 * x * grad * ctx.factor, None
-
-
 class Several(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):
@@ -135,17 +123,6 @@ class WithSetup(torch.autograd.Function):
     def backward(ctx, grad):
         x, out = ctx.saved_tensors
         return grad * ctx.count * out / x, None
-
-
-class InPlace(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2
 
 
 class RunsAutograd(torch.autograd.Function):
@@ -210,8 +187,8 @@ def a_function_with_setup_context(log):
 def a_function_in_place(log):
     (w,) = leaves((3, 4))
     h = w * 1
-    InPlace.apply(h[0])
-    InPlace.apply(h)
+    Doubled.apply(h[0])
+    Doubled.apply(h)
     h.sin().sum().backward()
     return (w.grad,)
 

@@ -86,7 +86,7 @@ def _segments(joint: JointGraph, by_cut: Collection[fx.Node], forward: Sequence[
     """Yield the segments of the forward pass; none that holds nodes of a checkpoint of the program's."""
     alive = _alive(forward)
     results = {view_root(node) for node in (*joint.slots, *joint.written, *joint.numbers)}
-    begin, gained = 0, 0
+    every, begin, gained = {*forward}, 0, 0
     for at, node in enumerate(forward):
         gained += _bytes(node) if node in by_cut else 0
         is_last = at + 1 == len(forward)
@@ -94,7 +94,7 @@ def _segments(joint: JointGraph, by_cut: Collection[fx.Node], forward: Sequence[
             continue
         nodes = forward[begin : at + 1]
         if not any(map(CHECKPOINT_PATH.on, nodes)):
-            yield _segment(nodes, by_cut, results, {*forward})
+            yield _segment(nodes, by_cut, results, every)
         begin, gained = at + 1, 0
 
 
