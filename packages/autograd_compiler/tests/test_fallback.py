@@ -148,8 +148,7 @@ def test_threads_at_once():
     results = {}
 
     def work(number, captured):
-        torch.manual_seed(number)
-        w = torch.randn(8, 8, requires_grad=True)
+        w = torch.randn(8, 8, generator=torch.Generator().manual_seed(number), requires_grad=True)
         for _ in range(20):
             (w @ w).tanh().sum().backward()
         results[number, captured] = w.grad

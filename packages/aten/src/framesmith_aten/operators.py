@@ -7,11 +7,10 @@ users and other libraries (`is_custom`) only the schema is trusted.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from framesmith_aten.fakes.rules import memory_reads
 from framesmith_aten.nested import tensors_in
@@ -56,7 +55,23 @@ def is_custom(op: Any) -> bool:
 
 def is_contraction(op: Any) -> bool:
     """Whether the operator multiplies matrices, convolves or attends: torch counts floating-point operations of it."""
-    return isinstance(op, OpOverload) and op.overloadpacket in flop_registry
+    return flop_count(op) is not None
+
+
+def flop_count(op: Any) -> Callable[..., Any] | None:
+    """Return torch's function that counts an operator's floating-point operations; None where it has none.
+
+    It takes the call's arguments, tensors or their shapes, and the result as `out_val`.
+    """
+    return _flop_counts().get(op.overloadpacket) if isinstance(op, OpOverload) else None
+
+
+@functools.cache
+def _flop_counts() -> Mapping[Any, Callable[..., Any]]:
+    """Return torch's table, imported when first needed: its module imports Triton where that is installed."""
+    from torch.utils.flop_counter import flop_registry
+
+    return flop_registry
 
 
 def has_external_effect(op: Any) -> bool:

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils.flop_counter import flop_registry
 
 from framesmith_aot.partition.checkpoints import is_redrawable, is_repeated
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.nodes import is_pure, tensor_bytes, view_root
 from framesmith_aten.graphs.numbers import is_number_node
 from framesmith_aten.meta import CHECKPOINT_PATH, SAVED_IN
+from framesmith_aten.operators import flop_count
 from framesmith_aten.symbolic import hint_or_guess
 
 #: A segment ends where its saved bytes are this many times those that are alive.
@@ -183,8 +183,7 @@ def _work(node: fx.Node) -> float:
 
 def _flops(node: fx.Node) -> float:
     """Return the floating-point operations of a matmul, convolution or attention, by torch's own count."""
-    packet = getattr(node.target, "overloadpacket", None)
-    count = flop_registry.get(packet)
+    count = flop_count(node.target)
     if count is None:
         return 0.0
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda one: _of_hints(one.meta["val"]))
