@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from framesmith_aot.torch_adapter import unstable
+from framesmith_aten.graphs.autograd_calls import with_data
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
 from framesmith_aten.symbolic import equal, holds, is_unbacked
 
@@ -75,27 +76,12 @@ class _WithHistory(torch.autograd.Function):
 _with_history: Callable[..., torch.Tensor] = _WithHistory.apply
 
 
-class _OfLeaf(torch.autograd.Function):
-    """Gives a tensor without history that of a leaf."""
-
-    @staticmethod
-    def forward(ctx: Any, leaf: torch.Tensor, held: Sequence[torch.Tensor]) -> torch.Tensor:
-        return held[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0], None
-
-
 def new_leaf(wrapper: torch.Tensor) -> torch.Tensor:
     """Return an alias of the wrapper that stands for a leaf; like an input with a history, it may be changed in place.
 
     The gradient edge of the alias leads to the tensor of `leaf_of`.
     """
-    with torch.enable_grad():
-        alias = wrapper.detach()
-        found: torch.Tensor = _OfLeaf.apply(wrap(current_value(alias)).requires_grad_(), (alias,))  # type: ignore[no-untyped-call]
-    return found
+    return with_data(wrap(current_value(wrapper)).requires_grad_(), wrapper)
 
 
 def leaf_of(alias: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,26 @@ def new_leaf(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_()
 
 
+class _WithData(torch.autograd.Function):
+    """Gives a tensor without history, held by a tuple, that of another."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, held: Sequence[torch.Tensor]) -> torch.Tensor:
+        return held[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+def with_data(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """Return an alias of `data` whose gradient is that of `tensor`: `tensor` after `tensor.data = data`."""
+    with torch.enable_grad():
+        alias = data.detach()
+        found: torch.Tensor = _WithData.apply(tensor, (alias,)) if tensor.requires_grad else alias  # type: ignore[no-untyped-call]
+    return found
+
+
 def through_one_node(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return views of the tensors, all made by one autograd node that does nothing: hooks on it see all gradients.
 

@@ -34,6 +34,7 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.higher_order.derivatives.pullbacks import PullBackValue
+from framesmith_dynamo.values.tensors.set_data import SHARED_DATA, breaks_sharing
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_STATE, DYNAMIC_OUTPUT_SHAPE, HOOKED
@@ -261,11 +262,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
         raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_rollback(builder, node, _name(target))
-    hooked, written = frame.facts.hooked, effects_of(node).written
-    if hooked and any(storage_id(one) in hooked for one in written if one.layout is torch.strided):
-        raise GraphBreak(HOOKED, _name(target))
-    if writes_too_early(frame, builder, written):
-        raise GraphBreak(EFFECT_READS, _name(target))
+    _check_writes(frame, target, effects_of(node).written, result)
     for fake in effects_of(node).restrided:
         within = any([*guarded_offsets(frame, builder, fake)])  # all of them, even if nothing breaks
         if within and (effects.has_offset or (fake.requires_grad and torch.is_grad_enabled())):
@@ -280,6 +277,17 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     value = _result_value(frame, result, node)
     builder.check_assumptions()
     return value
+
+
+def _check_writes(frame: TracingFrame, target: Any, written: Sequence[torch.Tensor], result: Any) -> None:
+    """Break where a call changes tensors, or takes a view, that something done after the graph depends on."""
+    facts, builder = frame.facts, frame.state.builder
+    if facts.hooked and any(storage_id(one) in facts.hooked for one in written if one.layout is torch.strided):
+        raise GraphBreak(HOOKED, _name(target))
+    if facts.shared_data and breaks_sharing(facts, builder, target, written, result):
+        raise GraphBreak(SHARED_DATA, _name(target))
+    if writes_too_early(frame, builder, written):
+        raise GraphBreak(EFFECT_READS, _name(target))
 
 
 def _makes_leaf(frame: TracingFrame, target: Any) -> bool:

@@ -122,6 +122,8 @@ class TraceFacts:
     hook_numbers: dict[int, Value] = field(default_factory=dict)
     #: The storages of fakes with hooks to register after the graph.
     hooked: set[int] = field(default_factory=set)
+    #: The storages of fakes that inputs get after the graph, by `tensor.data = ...`.
+    shared_data: set[int] = field(default_factory=set)
     #: The storages of fakes that operators with effects read after the graph; None if no such operator is called.
     read_after_graph: set[int] | None = None
     #: Tensors of the trace, by id, that keep their gradients.

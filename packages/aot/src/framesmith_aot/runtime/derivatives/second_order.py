@@ -47,6 +47,7 @@ from framesmith_aot.trace.output_groups import (
     output_groups,
 )
 from framesmith_aot.trace.saved import MODIFIED_IN_PLACE
+from framesmith_aten.graphs.autograd_calls import with_data
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.operators import is_custom
 from framesmith_aten.symbolic import has_symbols
@@ -321,6 +322,8 @@ def why_not_replayable(gm: fx.GraphModule, joint: JointGraph) -> str | None:
         return "an eager replay does not show one of its results"
     if any(is_custom(node.target) for node in [*gm.graph.nodes, *forward_calls(joint)]):
         return "it calls a custom operator, which may have side effects"
+    if any(node.target is with_data for node in gm.graph.nodes):
+        return "an input has other memory since, by `tensor.data = ...`"
     return None
 
 

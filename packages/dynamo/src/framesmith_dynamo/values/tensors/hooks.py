@@ -135,7 +135,7 @@ def register_hook_op(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @c_method("register_post_accumulate_grad_hook", torch.Tensor)
 def register_post_accumulate_grad_hook(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     check_hooks(tr, self, torch.Tensor.register_post_accumulate_grad_hook, print)
-    if not (self.fake if self.ref.real is None else self.ref.real).is_leaf:
+    if not (self.fake if self.real is None else self.real).is_leaf:
         method = torch.Tensor.register_post_accumulate_grad_hook
         raise GraphBreak(AUTOGRAD_STATE, f"{method.__name__}() of {self.describe()}", before_effects=True)
     [hook] = (*args, *kwargs.values())
@@ -145,7 +145,7 @@ def register_post_accumulate_grad_hook(tr: Tracer, self: TensorValue, args: Args
 @c_method("retain_grad", torch.Tensor)
 def retain_grad(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     check_hooks(tr, self, torch.Tensor.retain_grad)
-    if self.ref.real is None or not self.ref.real.is_leaf:
+    if self.real is None or not self.real.is_leaf:
         tr.facts.hooked.add(storage_id(self.fake))
         tr.journal.record_call(torch.Tensor.retain_grad, self)
         if self.source is None:

@@ -19,6 +19,7 @@ from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.scalar_tensors import forget_item, item_of, note_result
+from framesmith_dynamo.values.tensors.set_data import set_data
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import gathered, selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject, is_plain_parameter_class
@@ -110,6 +111,12 @@ class TensorValue(TensorObject):
         if name == "data":
             forget_item(tr, self)
         return super().getattr_(tr, name)
+
+    def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        if name == "data" and isinstance(value, TensorValue):
+            set_data(tr, self, value)
+        else:
+            super().setattr_(tr, name, value)
 
     # Items
 

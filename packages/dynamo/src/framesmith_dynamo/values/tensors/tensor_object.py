@@ -66,19 +66,27 @@ def is_plain_parameter_class(cls: type) -> bool:
 
 
 class TensorObject(Value):
-    """A tensor in the trace: `ref` pairs its fake with the graph node that computes it."""
+    """A tensor in the trace: `ref` pairs its fake with the graph node that computes it.
 
-    __slots__ = ("cls", "ref")
+    An input whose `.data` the trace has set has another `ref` from then on; `own_ref` is that of the input.
+    """
+
+    __slots__ = ("cls", "own_ref", "ref")
 
     def __init__(self, ref: TensorRef, *, cls: type = torch.Tensor, source: Source | None = None) -> None:
         super().__init__(source=source)
-        self.ref = ref
+        self.ref = self.own_ref = ref
         self.cls = cls
 
     @property
     def fake(self) -> torch.Tensor:
         """The fake tensor: dtype, device, sizes, strides."""
         return self.ref.fake
+
+    @property
+    def real(self) -> torch.Tensor | None:
+        """The tensor of the call that this is, for an input."""
+        return self.own_ref.real
 
     def python_type(self) -> type:
         return self.cls
@@ -144,16 +152,15 @@ class TensorObject(Value):
             return pending
         if self._is_input_leaf():
             assert self.source is not None
-            assert self.ref.real is not None
-            return tr.wrap(self.ref.real.grad, AttrSource(self.source, "grad"))
+            assert self.real is not None
+            return tr.wrap(self.real.grad, AttrSource(self.source, "grad"))
         if self._is_made_leaf() or id(self) in tr.facts.retains_grad:
             return tr.constant(None)
         raise GraphBreak(AUTOGRAD_STATE, f"attribute 'grad' of {self.describe()}")
 
     def _is_input_leaf(self) -> bool:
         """Whether the tensor is an input and a leaf: its `.grad` does not change during the trace."""
-        real = self.ref.real
-        return self.source is not None and real is not None and real.is_leaf
+        return self.source is not None and self.real is not None and self.real.is_leaf
 
     def _is_made_leaf(self) -> bool:
         """Whether the trace made the tensor, without autograd history."""
@@ -176,7 +183,7 @@ class TensorObject(Value):
 
     def entries(self) -> dict[str, Any] | None:
         """The dictionary of attributes that programs have set on the tensor; None for one made in the trace."""
-        return None if self.ref.real is None or self.source is None else self.ref.real.__dict__
+        return None if self.real is None or self.source is None else self.real.__dict__
 
     def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
         tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
@@ -190,14 +197,12 @@ class TensorObject(Value):
             self._set_grad(tr, value)
         elif name == "requires_grad" and value.python_type() is bool and value.can_be_constant():
             self.call_method(tr, "requires_grad_", (value,), {})
-        elif name == "data" and self._takes_as_data(value):
-            tr.become(self, value.getattr_(tr, name))
         elif hasattr(self.cls, name):
             kind = AUTOGRAD_STATE if name in ("requires_grad", "data") else TENSOR_ATTRIBUTE
             raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
         else:
             note_instance_dict(tr, self)
-            self._track(tr)
+            self.track(tr)
             tr.journal.store_attr(self, name, value)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
@@ -208,9 +213,9 @@ class TensorObject(Value):
             raise GraphBreak(TENSOR_ATTRIBUTE, f"deleting {name!r} of {self.describe()}")
         if self._own_attribute(tr, name) is None:
             self._no_attribute(tr, name)
-        self._track(tr)
+        self.track(tr)
         if self.source is not None and tr.journal.load_attr(self, name) is not None:
-            present = has_own_attribute(self.ref.real, name)
+            present = has_own_attribute(self.real, name)
             tr.guard(self.source, "HASATTR" if present else "NO_HASATTR", name)
         tr.journal.delete_attr(self, name)
 
@@ -221,12 +226,12 @@ class TensorObject(Value):
     def _set_grad(self, tr: Tracer, value: Value) -> None:
         if not (self._is_input_leaf() or self._is_made_leaf()) or not self._takes_as_grad(value):
             raise GraphBreak(AUTOGRAD_STATE, f"setting 'grad' of {self.describe()}")
-        self._track(tr)
+        self.track(tr)
         tr.journal.store_attr(self, "grad", value)
 
     def retain(self, tr: Tracer, gradient: Value) -> None:
         """Store what `retain_grad` keeps of a pass in the trace."""
-        self._track(tr)
+        self.track(tr)
         tr.journal.store_attr(self, "grad", gradient)
 
     def _takes_as_grad(self, value: Value) -> bool:
@@ -235,26 +240,17 @@ class TensorObject(Value):
             return True
         if not isinstance(value, TensorObject) or value is self:
             return False
-        own, grad, real = self.fake, value.fake, self.ref.real
+        own, grad, real = self.fake, value.fake, self.real
         if own.layout is not torch.strided or grad.layout is not torch.strided:
             return False
         wanted = own.dtype if real is None else getattr(real, "grad_dtype", own.dtype)
         return (own.shape, wanted, own.device) == (grad.shape, grad.dtype, grad.device)
 
-    def _takes_as_data(self, value: Value) -> bool:
-        """Whether the trace made the tensor, nothing has recorded it, and it may show another one's memory."""
-        own = self.fake
-        if self.source is not None or own.requires_grad or own._is_view() or not isinstance(value, TensorObject):
-            return False
-        other = value.fake
-        plain = all(one.layout is torch.strided and not one.is_inference() for one in (own, other))
-        return plain and (own.dtype, own.device) == (other.dtype, other.device)
-
-    def _track(self, tr: Tracer) -> None:
+    def track(self, tr: Tracer) -> None:
         """Track the tensor in the journal."""
         if self.mutation is not None:
             return
         if self.source is not None:
-            tr.journal.track_existing(self, self.ref.real)
+            tr.journal.track_existing(self, self.real)
         else:
             tr.journal.track_new(self, self.cls)

@@ -201,6 +201,8 @@ def _check(tr: Tracer, outputs: Sequence[TensorValue]) -> None:
         refuse("a graph with checkpoints, whose values a pass recomputes")
     if unstable.top_saved_tensors_default_hooks(True) is not None or torch.is_anomaly_enabled():
         refuse("saved-tensor hooks, or anomaly mode")
+    if tr.facts.shared_data:
+        refuse("a graph that sets the `.data` of an input")
     _check_distributed(tr)
     if not outputs or not all(one.fake.requires_grad for one in outputs):
         refuse("a tensor without gradients")
