@@ -146,10 +146,16 @@ def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
+#: Operators of a tensor and a number where foreach operators have the name of one of two tensors.
+_BY_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
+
+
 @functools.cache
 def applied_to_each(op: Any) -> OpOverloadPacket | None:
     """Return the operator that a foreach operator (`_foreach_add`) applies to each tensor; None for others."""
     name = op_name(op).removeprefix("_foreach_")
+    if name in _BY_NUMBERS and op._overloadname.startswith("Scalar"):
+        name = _BY_NUMBERS[name]
     if not isinstance(op, OpOverload) or name == op_name(op) or is_mutable(op) or not hasattr(torch.ops.aten, name):
         return None
     return getattr(torch.ops.aten, name)  # type: ignore[no-any-return]

@@ -85,6 +85,29 @@ def test_what_is_returned_is_the_operand_of_a_view_that_goes():
     assert first is second is added.args[0] is part.args[0] and first.target is aten.exp.default
 
 
+def test_what_is_taken_out_of_a_stack_is_what_was_stacked():
+    def run(x, y):
+        scalars, rows = torch.stack([x.sum(), y.sum()]), torch.stack([x, y], 1)
+        first, second = scalars.unbind()
+        return first + 1, second + 2, scalars[1] + 3, rows.select(1, -1) + 4
+
+    gm = trace(run, torch.ones(3), torch.ones(3), lowers=lambda op: True)
+    canonicalise(gm.graph)
+    eliminate_dead(gm.graph)
+    added = [aten.add.Tensor] * 3
+    assert targets(gm) == [*[aten.sum.default] * 2, aten.stack.default, *added, aten.select.int, aten.add.Tensor]
+
+
+def test_a_part_of_a_stack_with_other_strides_types_or_in_another_dimension_stays():
+    def run(x, y):
+        return torch.stack([x, y], 1)[1] + 1, torch.stack([x, y.double()])[0] + 1, torch.stack([x, y])[0]
+
+    gm = trace(run, torch.ones(3), torch.ones(3), lowers=lambda op: True)
+    canonicalise(gm.graph)
+    eliminate_dead(gm.graph)
+    assert targets(gm).count(aten.stack.default) == targets(gm).count(aten.select.int) == 3
+
+
 def test_lazy_conjugates_are_no_identities():
     assert aten._conj.default in tidied(lambda x: (x.exp().conj() + 1,), torch.ones(2, dtype=torch.complex64))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -126,7 +127,7 @@ REWRITES: dict[Any, Rewrite] = {
 
 
 def canonicalise(graph: fx.Graph) -> None:
-    """Apply REWRITES until they decline, and drop views that are the identity."""
+    """Apply REWRITES until they decline, and drop views that show all of a tensor, or one that was stacked."""
     numbers: ScalarNodes | None = None
     returned: dict[fx.Node, fx.Node] = {}  # for each view among the results, the node to return instead
     for node in graph.nodes:
@@ -141,7 +142,9 @@ def canonicalise(graph: fx.Graph) -> None:
                     numbers = numbers or numbers_in(graph)
                     change = numbers.in_place_of_symbols(change)
                 node.target, node.args, node.kwargs = change
-        if _is_identity_view(node):
+        if (stacked := _stacked(node)) is not None:
+            node.replace_all_uses_with(stacked, lambda user: user.op != "output")
+        elif _is_identity_view(node):
             (shown,) = node.all_input_nodes[:1]
             node.replace_all_uses_with(shown, lambda user: user.op != "output")
             if node.users:
@@ -171,6 +174,31 @@ def _is_identity_view(node: fx.Node) -> bool:
     return element_type(before) == element_type(after) and _has_same_layout(before, after)
 
 
+def _stacked(node: fx.Node) -> fx.Node | None:
+    """Return the tensor that the node takes out of a stack, if it has the same strides before; else None."""
+    stack, dim, at = _taken_part(node)
+    if not isinstance(stack, fx.Node) or stack.target is not aten.stack.default or not isinstance(at, int):
+        return None
+    operands, along = arguments(aten.stack.default, stack.args, stack.kwargs).values()
+    rank = stack.meta["val"].dim()
+    if dim % rank != along % rank:
+        return None
+    found: fx.Node = operands[at]
+    before, after = found.meta["val"], node.meta["val"]
+    same = element_type(before) == element_type(after) and before.layout is torch.strided
+    return found if same and _has_same_strides(before, after) else None
+
+
+def _taken_part(node: fx.Node) -> tuple[Any, ...]:
+    """Return the tensor, the dimension and the position of which the node takes a part; None where it takes none."""
+    if node.target is aten.select.int:
+        return tuple(arguments(aten.select.int, node.args, node.kwargs).values())
+    parts = node.args[0] if node.target is operator.getitem else None
+    if isinstance(parts, fx.Node) and parts.target is aten.unbind.int:
+        return (*arguments(aten.unbind.int, parts.args, parts.kwargs).values(), node.args[1])
+    return None, None, None
+
+
 def element_type(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.layout, value.is_conj(), value.is_neg()
 
@@ -181,8 +209,11 @@ def _has_same_layout(before: torch.Tensor, after: torch.Tensor) -> bool:
         return False
     if any(map(is_assumed, numbers_of(after).values())):
         return False
-    same = all_equal(before.shape, after.shape) and all_equal(before.stride(), after.stride())
-    return same and all_equal([before.storage_offset()], [after.storage_offset()])
+    return _has_same_strides(before, after) and all_equal([before.storage_offset()], [after.storage_offset()])
+
+
+def _has_same_strides(before: torch.Tensor, after: torch.Tensor) -> bool:
+    return all_equal(before.shape, after.shape) and all_equal(before.stride(), after.stride())
 
 
 def is_removable(node: fx.Node) -> bool:

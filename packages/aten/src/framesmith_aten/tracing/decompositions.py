@@ -100,9 +100,10 @@ def _form_for(one: OpOverloadPacket, op: OpOverload) -> dict[str, str | None] | 
 
 
 def _takes(argument: Any, given: Any) -> bool:
-    """Whether the argument has the type of a list argument's items, and is a keyword if that one is."""
-    kind = str(given.type).removeprefix("List[").removesuffix("]")
-    return kind in ("Tensor", "number") and str(argument.type) == kind and argument.kwarg_only >= given.kwarg_only
+    """Whether the argument has the type of a list argument's items, or that of another, and is a keyword if that is."""
+    kind = str(given.type)
+    kind = kind.removeprefix("List[").removesuffix("]") if kind.startswith("List[") else kind
+    return str(argument.type) == kind and argument.kwarg_only >= given.kwarg_only
 
 
 def binary_cross_entropy(
