@@ -11,6 +11,7 @@ import torch
 from framesmith_guards import (
     AttrSource,
     DictKeySource,
+    DictValueSource,
     GlobalSource,
     Guard,
     GuardError,
@@ -42,6 +43,30 @@ class Counting:
 
 def f(x, y=None):
     return x
+
+
+def test_items_of_a_dict_are_read_by_their_numbers_in_any_order_and_past_gaps():
+    guards = [Guard(DictValueSource(X, n), "EQUALS_MATCH", n) for n in (3, 0, 1, 4, 4, 2)]
+    guards += [Guard(DictKeySource(X, n), "EQUALS_MATCH", f"k{n}") for n in (1, 3)]
+    program = compile_guards(guards, ("x",))
+    plain = {f"k{n}": n for n in range(5)}
+    gaps = {"other": -1} | plain
+    del gaps["other"]
+    assert [program((found,), f) for found in (plain, gaps, plain)] == [True] * 3
+    others = dict(list(plain.items())[::-1]), {"k0": 0}, {}
+    assert [program((found,), f) for found in others] == [False] * 3
+
+
+def test_objects_as_keys_are_compared_by_identity_and_not_kept_alive():
+    keys = [Counting() for _ in range(3)]
+    program = compile_guards([Guard(X, "DICT_KEYS", dict.fromkeys(keys))], ("x",))
+    assert program((dict.fromkeys(keys),), f) and not program((dict.fromkeys(keys[::-1]),), f)
+    others = [*keys[:2], Counting()], keys[:2], [*keys, None]
+    assert not any(program((dict.fromkeys(other),), f) for other in others)
+    died = weakref.ref(keys.pop())
+    del others
+    gc.collect()
+    assert died() is None and not program((dict.fromkeys([*keys, None]),), f)
 
 
 def test_each_source_is_loaded_once():

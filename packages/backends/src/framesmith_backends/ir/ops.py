@@ -91,7 +91,7 @@ def _function(
     module: str,
     *,
     arity: int = 1,
-    float64: bool = False,
+    float64: str = "",
     approximate: str = "",
     on_gpus: bool = True,
     aten: str = "",
@@ -99,13 +99,14 @@ def _function(
 ) -> OpRow:
     """A function of floating numbers that a module of `math` emits, and one of the same name in Triton's support.
 
-    `approximate` names the renderers that have a form for results rounded to bfloat16 at once.
+    `float64` is the module of its form for that type, if it has one; `approximate` names the renderers with one for
+    results rounded to bfloat16 at once.
     """
     operands = "({0})" if arity == 1 else "({0}, {1})"
     llvm = {"f32": f"math.{module}:{name}"}
     triton = {"f": f"fs.{name}{operands}"} if on_gpus else {}
     if float64:
-        llvm["f64"] = f"math.float64:{name}"
+        llvm["f64"] = f"math.{float64}:{name}"
     if "llvm" in approximate:
         llvm[APPROXIMATE] = f"math.approximate:{name}"
     if "triton" in approximate:
@@ -134,7 +135,7 @@ _ROWS: tuple[OpRow, ...] = (
         {"f": "fs.fmod({0}, {1})", "i": "fs.fmod_integer({0}, {1})"},
     ),
     _function("floordiv", 20, torch.floor_divide, "elementary", arity=2),
-    _function("pow", 80, torch.pow, "via_float64", arity=2),
+    _function("pow", 80, torch.pow, "via_float64", arity=2, float64="float64_pow"),
     _function("atan2", 60, torch.atan2, "trigonometric", arity=2, aten="atan2"),
     _function("hypot", 30, torch.hypot, "via_float64", arity=2, aten="hypot"),
     _function("logaddexp", 45, torch.logaddexp, "logarithmic", arity=2, aten="logaddexp"),
@@ -172,18 +173,18 @@ _ROWS: tuple[OpRow, ...] = (
         "rsqrt", 1, "f", 20, torch.rsqrt, {"f32": "math.elementary:rsqrt", "f": "math.elementary:rsqrt"},
         {"f64": "(1.0 / tl.sqrt({0}))", "f": "fs.rsqrt({0})"}, aten="rsqrt",
     ),
-    _function("exp", 20, torch.exp, "elementary", float64=True, aten="exp"),
-    _function("exp2", 18, torch.exp2, "elementary", float64=True, aten="exp2"),
-    _function("expm1", 28, torch.expm1, "elementary", float64=True, aten="expm1"),
-    _function("log", 25, torch.log, "elementary", float64=True, aten="log"),
-    _function("log2", 28, torch.log2, "elementary", float64=True, aten="log2"),
-    _function("log10", 28, torch.log10, "elementary", float64=True, aten="log10"),
-    _function("log1p", 32, torch.log1p, "elementary", float64=True, aten="log1p"),
-    _function("sin", 40, torch.sin, "trigonometric", float64=True, aten="sin"),
-    _function("cos", 40, torch.cos, "trigonometric", float64=True, aten="cos"),
-    _function("tanh", 30, torch.tanh, "elementary", float64=True, aten="tanh"),
-    _function("erf", 45, torch.erf, "elementary", float64=True, aten="erf"),
-    _function("sigmoid", 26, torch.sigmoid, "elementary", float64=True, approximate="llvm triton", aten="sigmoid"),
+    _function("exp", 20, torch.exp, "elementary", float64="float64", aten="exp"),
+    _function("exp2", 18, torch.exp2, "elementary", float64="float64", aten="exp2"),
+    _function("expm1", 28, torch.expm1, "elementary", float64="float64", aten="expm1"),
+    _function("log", 25, torch.log, "elementary", float64="float64", aten="log"),
+    _function("log2", 28, torch.log2, "elementary", float64="float64", aten="log2"),
+    _function("log10", 28, torch.log10, "elementary", float64="float64", aten="log10"),
+    _function("log1p", 32, torch.log1p, "elementary", float64="float64", aten="log1p"),
+    _function("sin", 40, torch.sin, "trigonometric", float64="float64", aten="sin"),
+    _function("cos", 40, torch.cos, "trigonometric", float64="float64", aten="cos"),
+    _function("tanh", 30, torch.tanh, "elementary", float64="float64", aten="tanh"),
+    _function("erf", 45, torch.erf, "elementary", float64="float64", aten="erf"),
+    _function("sigmoid", 26, torch.sigmoid, "elementary", float64="float64", approximate="llvm triton", aten="sigmoid"),
     _rounded("floor", "floor", torch.floor),
     _rounded("ceil", "ceil", torch.ceil),
     _rounded("round", "rint", torch.round),

@@ -25,6 +25,21 @@ static inline int is_dict_or_frozen(PyObject *value)
 #endif
 }
 
+/* Whether a weak reference refers to this living object, which the caller holds. */
+static inline int weakref_is_to(PyObject *reference, PyObject *object)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    return PyWeakref_GET_OBJECT(reference) == object && object != Py_None;
+#else
+    PyObject *found;
+    int alive = PyWeakref_GetRef(reference, &found) > 0;
+    if (alive) {
+        Py_DECREF(found);
+    }
+    return alive && found == object;
+#endif
+}
+
 /* The number of a class's state, or 0. */
 static inline uint32_t type_version(PyTypeObject *type)
 {

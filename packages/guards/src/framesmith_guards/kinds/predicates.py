@@ -48,14 +48,21 @@ def keys_of(value: Any) -> tuple[object, ...]:
 
 
 def same_keys(value: object, expected: tuple[object, ...]) -> bool:
-    """Whether a dict or frozendict has exactly the expected keys in that order; others than constants by identity."""
+    """Whether a dict or frozendict has exactly the expected keys in that order; others than constants by identity.
+
+    Expected keys are constants, handles of objects, or weak references to such, which C compares by itself.
+    """
     keys = keys_of(value)
     if len(keys) != len(expected):
         return False
     for found, wanted in zip(keys, expected, strict=True):
         if found is wanted:
             continue
-        if not (wanted.refers_to(found) if isinstance(wanted, Ref) else same_constant(found, wanted)):
+        if isinstance(wanted, weakref.ref):
+            same = found is not None and wanted() is found
+        else:
+            same = wanted.refers_to(found) if isinstance(wanted, Ref) else same_constant(found, wanted)
+        if not same:
             return False
     return True
 

@@ -81,6 +81,11 @@ class Ref:
     def weak(self) -> bool:
         return self._weak is not None
 
+    @property
+    def reference(self) -> weakref.ref[object] | None:
+        """The weak reference to the object; None to one that lives forever."""
+        return self._weak
+
     def get(self) -> object:
         """Return the object; ReferenceError if it is gone."""
         if self._weak is None:

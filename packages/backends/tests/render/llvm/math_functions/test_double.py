@@ -58,11 +58,11 @@ def arguments() -> Array:
     return np.concatenate([everywhere, *near, ones, edges, SPECIAL])
 
 
-def run(name: str, x: Array) -> Array:
-    given = torch.from_numpy(x)
-    gm = trace(lambda v: getattr(torch, name)(v), [given])
+def run(name: str, *arrays: Array) -> Array:
+    given = [torch.from_numpy(x) for x in arrays]
+    gm = trace(lambda *values: getattr(torch, name)(*values), given)
     assert not lower_graph(gm, CPU).notes, "it is to be a kernel"
-    (found,) = CpuBackend().compile(gm, [given])([given])
+    (found,) = CpuBackend().compile(gm, given)([*given])
     return found.numpy()
 
 
@@ -76,7 +76,7 @@ def errors(found: Array, exact: Array) -> Array:
 
 
 def test_every_function_has_a_model() -> None:
-    assert set(MODELS) == set(functions("f64"))
+    assert {*MODELS, "pow"} == set(functions("f64"))
 
 
 @pytest.mark.sampled(18)
@@ -101,3 +101,33 @@ def test_within_one_and_a_half_units(name: str) -> None:
 def test_every_width_agrees_with_the_widest(name: str, size: int) -> None:
     x = np.random.default_rng(2).uniform(0.01, 30, 40)
     assert np.array_equal(run(name, x[:size].copy()), run(name, x)[:size])
+
+
+def bases_and_exponents() -> tuple[Array, Array]:
+    """Every pair of special values and of wholes, and random ones whose powers are spread over all doubles."""
+    generator = np.random.default_rng(3)
+    wholes = [-3.0, -2.5, 0.5, 2.0, 3.0, 1074.0, -1075.0, 2.0**53 - 1, 2.0**53 + 2, 1 + 2.0**-52, 1 - 2.0**-53]
+    first, second = np.meshgrid([*SPECIAL, *wholes], [*SPECIAL, *wholes])
+    bases = [np.exp(generator.uniform(-700, 700, 50000)), 1 + generator.standard_normal(50000) * 1e-3]
+    bases += [1 + generator.standard_normal(50000) * 1e-9, generator.uniform(0.5, 2, 50000)]
+    exponents = [generator.uniform(-1080, 1080, 50000) / np.log2(base) for base in bases]
+    counts = generator.integers(1, 5000, 50000).astype(np.float64)
+    rates = generator.choice([0.9, 0.99, 0.999, 0.95], 50000)
+    return np.concatenate([first.ravel(), *bases, rates]), np.concatenate([second.ravel(), *exponents, counts])
+
+
+def test_powers_are_within_about_a_unit_and_those_of_special_values_exact() -> None:
+    x, y = bases_and_exponents()
+    with np.errstate(all="ignore"):
+        exact, found = np.power(x.astype(Long), y.astype(Long)), run("pow", x, y)
+        error = errors(found, exact)
+    worst = int(error.argmax())
+    assert error[worst] <= 1.1, f"pow({x[worst]!r}, {y[worst]!r}) is {error[worst]:.3f} ULP off"
+    known = ~np.isnan(exact)
+    assert np.array_equal(np.signbit(found[known]), np.signbit(exact[known]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 40])
+def test_powers_of_every_width_agree_with_the_widest(size: int) -> None:
+    x, y = np.random.default_rng(4).uniform(0.01, 30, (2, 40))
+    assert np.array_equal(run("pow", x[:size].copy(), y[:size].copy()), run("pow", x, y)[:size])

@@ -159,9 +159,11 @@ class DictValue(MutableContainer, MappingValue):
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
         hashed = self.hashed(tr, key, _hasher(self.cls))
+        entry = self.entries.get(hashed)
+        if entry is not None and entry.value is value:  # nothing changes, as where an optimizer stores its state again
+            return
         self.changes(tr)
         self.stored.setdefault(hashed, key)
-        entry = self.entries.get(hashed)
         if entry is None:
             self.version += 1
             self.entries[hashed] = Entry(key, value)

@@ -53,18 +53,21 @@ static int load_item(PyObject **slot, PyObject *base, PyObject *key)
     return found(slot, PyObject_GetItem(base, key));
 }
 
-static int load_nth(PyObject **slot, PyObject *base, Py_ssize_t n, int value)
+static int load_nth(Cursor *cursor, PyObject **slot, PyObject *base, Py_ssize_t n, int value)
 {
     PyObject *key, *item;
-    Py_ssize_t position = 0, index = 0;
     if (!is_dict_or_frozen(base)) {
         PyErr_SetString(PyExc_TypeError, "not a dict");
         return -1;
     }
-    while (PyDict_Next(base, &position, &key, &item)) {
-        if (index++ == n) {
+    if (cursor->dict != base || n < cursor->index) {
+        *cursor = (Cursor){base, 0, 0};
+    }
+    for (Py_ssize_t position = cursor->position; PyDict_Next(base, &position, &key, &item); cursor->index++) {
+        if (cursor->index == n) {
             return found_borrowed(slot, value ? item : key);
         }
+        cursor->position = position;
     }
     PyErr_SetNone(PyExc_IndexError);
     return -1;
@@ -146,6 +149,12 @@ static int same_constant(Program *program, PyObject *value, PyObject *expected)
     return status;
 }
 
+/* Whether a key is the expected object, or what the expected weak reference refers to. */
+static int is_key(PyObject *key, PyObject *expected)
+{
+    return key == expected || (PyWeakref_CheckRefExact(expected) && weakref_is_to(expected, key));
+}
+
 /* How many keys of an OrderedDict, in its own order, are the expected objects; a class's own __iter__ is not asked. */
 static Py_ssize_t equal_ordered(PyObject *value, PyObject *expected, Py_ssize_t size)
 {
@@ -156,7 +165,7 @@ static Py_ssize_t equal_ordered(PyObject *value, PyObject *expected, Py_ssize_t 
     }
     while (index < size && (key = PyIter_Next(keys)) != NULL) {
         Py_DECREF(key);
-        if (key != PyTuple_GET_ITEM(expected, index)) {
+        if (!is_key(key, PyTuple_GET_ITEM(expected, index))) {
             break;
         }
         index++;
@@ -181,7 +190,7 @@ static int has_keys(Program *program, PyObject *value, PyObject *expected)
     }
     else {
         while (is_dict && PyDict_Next(value, &position, &key, NULL)) {
-            if (index < size && key != PyTuple_GET_ITEM(expected, index)) {
+            if (index < size && !is_key(key, PyTuple_GET_ITEM(expected, index))) {
                 break;
             }
             index++;
@@ -295,8 +304,8 @@ static int inverted(int status)
     return status < 0 ? status : !status;
 }
 
-static int run_load(const Instruction *i, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject *a,
-                    PyObject **slot)
+static int run_load(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *function, PyObject *a, PyObject **slot)
 {
     switch (i->op) {
     case OP_LOAD_ARG:
@@ -320,9 +329,9 @@ static int run_load(const Instruction *i, PyObject *const *args, Py_ssize_t narg
     case OP_LOAD_TYPE:
         return found_borrowed(slot, (PyObject *)Py_TYPE(a));
     case OP_LOAD_KEY:
-        return load_nth(slot, a, i->n, 0);
+        return load_nth(&program->cursor, slot, a, i->n, 0);
     case OP_LOAD_VALUE:
-        return load_nth(slot, a, i->n, 1);
+        return load_nth(&program->cursor, slot, a, i->n, 1);
     case OP_LOAD_CELL:
         return load_cell(slot, a);
     case OP_LOAD_CALL:
@@ -387,7 +396,7 @@ static int run_bare(Program *program, const Instruction *i, PyObject *const *arg
 {
     PyObject *a = i->a < 0 ? NULL : registers[i->a];
     if (i->op < OP_FIRST_CHECK) {
-        return run_load(i, args, nargs, function, a, registers + i->dst);
+        return run_load(program, i, args, nargs, function, a, registers + i->dst);
     }
     return run_check(program, i, a, registers);
 }

@@ -24,10 +24,17 @@ typedef struct {
     uint64_t hits, records;
 } Block;
 
+/* Where the item read last by its number stands in its dict, for the time of one run: the next is read from there. */
+typedef struct {
+    PyObject *dict; /* borrowed: NULL, or what a register holds */
+    Py_ssize_t index, position;
+} Cursor;
+
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
     int dead;
+    Cursor cursor;
     int has_state;
     StateCheck state;
     int registers;

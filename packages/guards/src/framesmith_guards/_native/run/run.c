@@ -26,6 +26,7 @@ int program_run(Program *program, PyObject *const *args, Py_ssize_t nargs, PyObj
     if (program->dead) {
         return 0;
     }
+    program->cursor.dict = NULL;
     int status = torch_state_holds(program);
     for (Py_ssize_t k = 0; status == 1 && k < program->count; k++) {
         const Instruction *i = program->instructions + k;

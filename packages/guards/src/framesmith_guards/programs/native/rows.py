@@ -31,6 +31,7 @@ from framesmith_guards.sources import (
     TypeSource,
 )
 from framesmith_guards.sources.base import Root
+from framesmith_guards.values.refs import Ref
 
 
 @dataclass
@@ -181,6 +182,11 @@ def _not_subclass(expected: Any, value: Any) -> bool:
     return predicates.not_subclass(value, expected)
 
 
+def _keys(expected: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The keys, those held by weak handles as weak references."""
+    return tuple(key.reference if isinstance(key, Ref) and key.weak else key for key in expected)
+
+
 CHECKS: Final[dict[str, Check]] = {
     "TYPE_MATCH": _simple("IS_TYPE", address=_address),
     "ID_MATCH": _simple("IS", address=_address),
@@ -189,7 +195,7 @@ CHECKS: Final[dict[str, Check]] = {
     "BOOL_MATCH": _simple("IS", address=id),
     "EQUALS_MATCH": _equals,
     "LENGTH": _simple("HAS_LENGTH", n=_itself),
-    "DICT_KEYS": _simple("HAS_KEYS", obj=_itself),
+    "DICT_KEYS": _simple("HAS_KEYS", obj=_keys),
     "DICT_CONTAINS": _simple("HAS_KEY", obj=_itself),
     "DICT_NOT_CONTAINS": _simple("HAS_NO_KEY", obj=_itself),
     "CLASS_LAYOUT": _simple("HAS_LAYOUT", obj=lambda expected: expected.holds),

@@ -140,7 +140,7 @@ def split(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Valu
     return k, m
 
 
-def _split_any(b: Builder, x: Value) -> tuple[Value, Value]:
+def split_any(b: Builder, x: Value) -> tuple[Value, Value]:
     """`split` for positive finite x, subnormal too."""
     small = b.compare("olt", x, 2.0**-1022)
     extra = b.select(small, b.number(54.0, x), b.number(0.0, x))
@@ -162,7 +162,7 @@ def _log_sum(b: Builder, k: Value, f: Value) -> Value:
 
 
 def log(b: Builder, x: Value) -> Value:
-    k, m = _split_any(b, x)
+    k, m = split_any(b, x)
     return log_range(b, x, _log_sum(b, k, b.sub(m, 1.0)))
 
 
@@ -184,7 +184,7 @@ def log1p(b: Builder, x: Value) -> Value:
 
 def _log_in_base(b: Builder, x: Value, factor: tuple[float, float], unit_high: float, unit_low: float) -> Value:
     """factor * log(m) + k * (unit_high + unit_low), with the rounding error of the first term."""
-    k, m = _split_any(b, x)
+    k, m = split_any(b, x)
     f = b.sub(m, 1.0)
     half, rest = _log_parts(b, f)
     head = b.sub(f, half)

@@ -7,6 +7,7 @@ import math
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E, at_most
 from framesmith_backends.render.llvm.math.float64 import log_terms, narrowed, widened
+from framesmith_backends.render.llvm.math.float64_pow import pow_range
 from framesmith_backends.render.llvm.math.powers import power_of_two, square, whole_part
 
 # log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
@@ -40,32 +41,7 @@ def pow(b: Builder, x: Value, y: Value) -> Value:
     power = at_most(b, power, 200.0)
     n, t = whole_part(b, power, 1.0)
     result = narrowed(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), power_of_two(b, t)))
-    return _pow_range(b, x, y, result)
-
-
-def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
-    """The cases of C's pow: zeros, infinities, negative bases, NaN."""
-    one, zero, inf = (b.number(v, x) for v in (1.0, 0.0, INFINITY))
-    ax, ay = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
-    whole = b.intrinsic("trunc", y)
-    is_whole, half = b.compare("oeq", whole, y), b.mul(whole, 0.5)
-    is_odd = b.binary("and", is_whole, b.compare("one", b.intrinsic("trunc", half), half))
-    down = b.compare("olt", y, 0.0)
-    # |x| zero or infinite, and |y| infinite.
-    result = b.select(b.compare("oeq", x, 0.0), b.select(down, inf, zero), result)
-    result = b.select(b.compare("oeq", ax, INFINITY), b.select(down, zero, inf), result)
-    grows = b.binary("xor", b.compare("ogt", ax, 1.0), down)
-    at_infinity = b.select(b.compare("oeq", ax, 1.0), one, b.select(grows, inf, zero))
-    result = b.select(b.compare("oeq", ay, INFINITY), at_infinity, result)
-    # The sign: negative for an odd power of a negative base; NaN for a broken power of a finite one.
-    signed = b.select(is_odd, b.intrinsic("copysign", result, x), result)
-    broken = b.binary("and", b.compare("olt", x, 0.0), b.binary("xor", is_whole, True))
-    broken = b.binary("and", broken, b.compare("olt", ax, INFINITY))
-    signed = b.select(broken, b.number(math.nan, x), signed)
-    nan = b.compare("uno", x, y)
-    signed = b.select(nan, b.number(math.nan, x), signed)
-    always_one = b.binary("or", b.compare("oeq", y, 0.0), b.compare("oeq", x, 1.0))
-    return b.select(always_one, one, signed)
+    return pow_range(b, x, y, result)
 
 
 def hypot(b: Builder, x: Value, y: Value) -> Value:
