@@ -41,6 +41,7 @@ OWN_FACTS = {
     "framesmith_aten/fakes/rules/elementwise.py: _ASKING": "what the rule beside it serves",
     "framesmith_aten/fakes/rules/python_kernels.py: _SERVED": "the dtypes that torch's rules serve",
     "framesmith_aten/fakes/rules/views.py: _VIEWS": "what the rule beside it serves",
+    "framesmith_aten/operators.py: _BY_NUMBERS": "what foreach operators of tensors and numbers apply to each",
     "framesmith_backends/native_ops/scans/operator.py: ATENS": "operators by the kind of scan",
     "framesmith_backends/native_ops/sorts/long_lines.py: PHASES": "phases of a sort",
     "framesmith_backends/native_ops/sorts/operator.py: SORT": "the name of a native operator",

@@ -525,3 +525,26 @@ def test_whether_a_stored_key_is_there_may_change(function: Callable[..., Any], 
         assert [(type(key), key, str(value)) for key, value in ours.items()] == [
             (type(key), key, str(value)) for key, value in theirs.items()
         ]
+
+
+@pytest.mark.parametrize("cls", [dict, OrderedDict])
+def test_what_is_stored_where_it_is_already_is_no_mutation(cls: type) -> None:
+    """An optimizer stores its state again: no replay, and no guard that its dicts are distinct."""
+
+    def step(states: list[dict[str, torch.Tensor]]) -> None:
+        for state in states:
+            buffer = state["buffer"]
+            buffer.add_(1)
+            state["buffer"] = buffer
+
+    states = [cls(first=torch.zeros(1), buffer=torch.zeros(2)) for _ in range(3)]
+    buffers = [state["buffer"] for state in states]
+    compiled_step = compiled(step)
+    compiled_step(states)
+    compiled_step(states)
+    (entry,) = compiled_step.of_kind("entry")
+    assert "setitem" not in entry.residual_text
+    assert all(state["buffer"] is buffer and buffer[0] == 2 for state, buffer in zip(states, buffers, strict=True))
+    shared = [states[0], states[0], states[1]]
+    compiled_step(shared)
+    assert [float(buffer[0]) for buffer in buffers] == [4.0, 3.0, 2.0]
