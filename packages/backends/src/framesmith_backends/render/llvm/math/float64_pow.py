@@ -50,10 +50,10 @@ def _log2(b: Builder, x: Value) -> Pair:
     f = b.sub(m, 1.0)
     s = _quotient(b, f, m)
     t = _series(b, s)
-    total = _two_product(b, s, t)
+    total = _exact_mul(b, s, t)
     high = b.add(s[0], total[0])
     low = b.add(b.add(b.sub(s[0], high), total[0]), b.add(s[1], total[1]))
-    whole = _two_product(b, (high, low), (b.number(TWICE_LOG2E[0], x), b.number(TWICE_LOG2E[1], x)))
+    whole = _exact_mul(b, (high, low), (b.number(TWICE_LOG2E[0], x), b.number(TWICE_LOG2E[1], x)))
     sum = b.add(k, whole[0])  # k is 0, or larger
     return sum, b.add(b.add(b.sub(k, sum), whole[0]), whole[1])
 
@@ -69,14 +69,14 @@ def _quotient(b: Builder, f: Value, m: Value) -> Pair:
 
 def _series(b: Builder, s: Pair) -> Pair:
     """atanh(s) / s - 1."""
-    z = _two_product(b, s, s)
+    z = _exact_mul(b, s, s)
     small = b.mul(z[0], b.polynomial(z[0], SERIES))
     high = b.add(small, THIRD[0])
     low = b.add(b.add(b.sub(b.number(THIRD[0], high), high), small), THIRD[1])
-    return _two_product(b, z, (high, low))
+    return _exact_mul(b, z, (high, low))
 
 
-def _two_product(b: Builder, x: Pair, y: Pair) -> Pair:
+def _exact_mul(b: Builder, x: Pair, y: Pair) -> Pair:
     high = b.mul(x[0], y[0])
     low = b.fma(x[0], y[0], b.neg(high))
     return high, b.fma(x[0], y[1], b.fma(x[1], y[0], low))
