@@ -130,6 +130,34 @@ def test_what_eager_mode_does_not_save_may_be_changed_before_the_backward_pass(c
     torch.testing.assert_close(step(ours, call), step(eager, eager), rtol=1e-4, atol=1e-4)
 
 
+def test_a_segment_does_not_end_between_a_call_and_its_results() -> None:
+    """A call of several results is not saved itself: the attention's results are, where a segment could end."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(16, 48) for _ in range(2)])
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            first = x
+            for part in self.parts:
+                first, x = x, self.attended(part, x)
+            return first, x
+
+        def attended(self, part: nn.Module, x: Tensor) -> Tensor:
+            q, k, v = part(nn.functional.layer_norm(x, (16,))).view(2, 5, 3, 2, 8).permute(2, 0, 3, 1, 4)
+            return x + nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 5, 16)
+
+    torch.manual_seed(0)
+    net, x = Attending(), torch.randn(2, 5, 16)
+    call = framesmith.compile(net, fullgraph=True, strict=True, options={"memory_budget": 0.3})
+
+    def gradients(run: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(sum(one.square().sum() for one in run(x)), [*net.parameters()])
+
+    torch.testing.assert_close(gradients(call), gradients(net))
+
+
 def test_second_derivatives_are_those_of_eager_mode() -> None:
     def penalty(model: nn.Module, call: Callable[[Tensor], Tensor]) -> list[Any]:
         x = torch.linspace(-1, 1, 64).reshape(2, 32).requires_grad_()

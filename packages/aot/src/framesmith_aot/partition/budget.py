@@ -12,6 +12,7 @@ eager mode does not save, a segment may not: a copy is saved (see Note [Partitio
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,16 +87,26 @@ def _segments(joint: JointGraph, by_cut: Collection[fx.Node], forward: Sequence[
     """Yield the segments of the forward pass; none that holds nodes of a checkpoint of the program's."""
     alive = _alive(forward)
     results = {view_root(node) for node in (*joint.slots, *joint.written, *joint.numbers)}
-    every, begin, gained = {*forward}, 0, 0
+    every, begin, gained, within = {*forward}, 0, 0, _within_calls(forward)
     for at, node in enumerate(forward):
         gained += _bytes(node) if node in by_cut else 0
         is_last = at + 1 == len(forward)
-        if not is_last and (gained < LEAST_GAIN * max(alive[at], 1) or alive[at + 1] < alive[at]):
+        if not is_last and (at in within or gained < LEAST_GAIN * max(alive[at], 1) or alive[at + 1] < alive[at]):
             continue
         nodes = forward[begin : at + 1]
         if not any(map(CHECKPOINT_PATH.on, nodes)):
             yield _segment(nodes, by_cut, results, every)
         begin, gained = at + 1, 0
+
+
+def _within_calls(forward: Sequence[fx.Node]) -> set[int]:
+    """Return the places between a call and the items of its results: what is not one tensor is not saved."""
+    place = {node: at for at, node in enumerate(forward)}
+    found = set[int]()
+    for node, at in place.items():
+        items = [place[user] for user in node.users if user.target is operator.getitem and user in place]
+        found.update(range(at, max(items, default=at)))
+    return found
 
 
 def _segment(
