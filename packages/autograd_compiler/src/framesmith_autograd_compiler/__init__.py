@@ -1,7 +1,15 @@
 """The autograd engine's backward pass captured as one FX graph."""
 
 from framesmith_autograd_compiler.__about__ import __version__
-from framesmith_autograd_compiler.engine import Capture, capture, disable, disabled, enable, why_not_available
+from framesmith_autograd_compiler.engine import (
+    Capture,
+    capture,
+    disable,
+    disabled,
+    enable,
+    is_capturing,
+    why_not_available,
+)
 from framesmith_autograd_compiler.errors import AutogradCompilerError, CaptureUnsupported
 from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.programs import Programs
@@ -19,5 +27,6 @@ __all__ = [
     "disable",
     "disabled",
     "enable",
+    "is_capturing",
     "why_not_available",
 ]

@@ -41,7 +41,7 @@ MOST_RECORDED: Final = 1024
 class Capture:
     """The `programs` of a compiler's passes, the number of `runs`, and the reasons of `fallbacks` to the engine.
 
-    `cache` holds its programs, for other captures too.
+    `cache` holds its programs, for other captures too. `str()` says what is compiled, what is not, and why.
     """
 
     cache: Programs
@@ -57,6 +57,10 @@ class Capture:
         if len(self.programs) >= MOST_PROGRAMS:
             raise CaptureUnsupported("the pass", f"{MOST_PROGRAMS} programs have been recorded already")
         return self.cache.make(graph)
+
+    def __str__(self) -> str:
+        lines = [f"{self.runs} captured, {len(self.programs)} compiled", *map(str, self.programs)]
+        return "\n".join(lines + [f"run by the engine: {reason}" for reason in dict.fromkeys(self.fallbacks)])
 
     def note(self, program: Program) -> None:
         self.runs += 1
@@ -303,6 +307,14 @@ def disable(*, all_threads: bool = False) -> None:
     engine.captures.clear()
     if all_threads:
         engine.everywhere = None
+
+
+def is_capturing() -> bool:
+    """Whether backward passes of this thread are captured."""
+    engine: Any = Variable._execution_engine
+    if not isinstance(engine, CapturingEngine):
+        return False
+    return (engine.captures[-1] if engine.captures else engine.everywhere) is not None
 
 
 def why_not_available() -> str | None:

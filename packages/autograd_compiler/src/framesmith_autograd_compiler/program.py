@@ -14,6 +14,7 @@ from framesmith_aten.contract import OnError
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator, Write
 from framesmith_autograd_compiler.errors import warn_of_failure
+from framesmith_autograd_compiler.explanation import CapturedStep, accumulations_joined, explain_steps, name_of
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.segments.runner import CompilerFn, SegmentRunner
 from framesmith_guards import CompileId
@@ -28,7 +29,8 @@ class Program:
     `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and returns the gradients asked for by name
     (None for a leaf, whose gradient is in its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
     segments run call by call; `on_failure` is called where that is the compiler's fault. `compile_id` names the
-    compilation. One thread at a time runs a program: the engine's gate admits no two captured passes.
+    compilation, `hooks` the hooks and Functions of the first pass. One thread at a time runs a program: the engine's
+    gate admits no two captured passes.
     """
 
     graph: fx.Graph
@@ -36,6 +38,7 @@ class Program:
     on_failure: OnError = warn_of_failure
     reasons: list[str] = field(default_factory=list)
     compile_id: CompileId = field(default_factory=lambda: CompileId(backward=next(_PASSES)))
+    hooks: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self.steps = schedule(self.graph)
@@ -61,6 +64,15 @@ class Program:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
+    def explain(self) -> list[CapturedStep]:
+        """Return what is compiled, what runs call by call, and what stays opaque and why, in the order of the pass."""
+        uncompiled = (at for at, runner in self._runners.items() if not runner.modules)
+        return [*explain_steps(self.steps, uncompiled, self.hooks or ())]
+
+    def __str__(self) -> str:
+        lines = [f"[{self.compile_id}] backward pass of {len(self.steps)} steps"]
+        return "\n    ".join([*lines, *accumulations_joined(self.explain()), *self.reasons])
+
     @property
     def modules(self) -> list[fx.GraphModule]:
         """The compiled ATen graphs, segment by segment."""
@@ -79,6 +91,8 @@ class Program:
 
         `inputs`, which is emptied, holds the only references to saved tensors: see Note [Liveness].
         """
+        if self.hooks is None:
+            self.hooks = tuple(map(name_of, hooks))
         env = self._bound(
             {"input": inputs, "size": sizes, "scalar": scalars, "hook": hooks, "packed": packed, "number": numbers}
         )
