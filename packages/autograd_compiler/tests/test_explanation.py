@@ -1,4 +1,4 @@
-"""What a captured pass says of itself: what is compiled, what is opaque and why, what the engine runs."""
+"""Reports of captured passes: what is compiled, what is opaque and why, what the engine runs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import torch
 from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.partition.split import forward_graph, partition
+from framesmith_aot.partition.saved_values import Traced
+from framesmith_aot.partition.split import Partition, forward_graph, partition
 from framesmith_aot.runtime.autograd_node import autograd_node
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.codegen import FunctionText, argument_name
@@ -24,6 +26,7 @@ from framesmith_aot.runtime.training import training_function
 from framesmith_aot.shared_bodies import trace_shared
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
+from framesmith_aot.trace.clock import PartClock
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of
@@ -54,6 +57,7 @@ def compile_graph(
     memory_budget: float = 1.0,
     boxed: bool = False,
     late_traces: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    observe: Callable[[Traced], None] | None = None,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
@@ -70,12 +74,15 @@ def compile_graph(
     `transform_step` may rewrite a training step's graph before the partition. `memory_budget`, 0 to 1: the share of the
     bytes it would save for the backward pass by itself that may be saved; the rest is recomputed. `boxed`: the result's
     runner also has a `boxed` function, which frees inputs as they are used, unless gradients are wanted. `late_traces`
-    is the context of traces that backward passes begin, those for second derivatives.
+    is the context of traces that backward passes begin, those for second derivatives. `observe` gets each trace, once
+    it is partitioned and before it is compiled.
 
     Raises AotUnsupported where the meaning cannot be preserved: run the graph eagerly then.
     """
     _refuse_modes()
-    steps = Steps(compiler, lowers, keep_input_mutations, on_error, transform_step, memory_budget, boxed, late_traces)
+    steps = Steps(
+        compiler, lowers, keep_input_mutations, on_error, transform_step, memory_budget, boxed, late_traces, observe
+    )
     parts = prelude_of(gm) if training is None else None
     if parts is not None:
         split = _compile_with_prelude(parts, inputs, partial(_compile, steps=steps), on_error)
@@ -96,6 +103,7 @@ class Steps:
     memory_budget: float
     boxed: bool
     late_traces: Callable[[], AbstractContextManager[Any]]
+    observe: Callable[[Traced], None] | None
 
 
 def _compile(
@@ -121,6 +129,7 @@ def _compile(
         raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
     fake_mode = _fake_mode(gm, call.examples)
     fakes = [_as_fake(value, fake_mode) for value in call.examples]
+    clock = None if steps.observe is None else PartClock()
     trace = partial(
         trace_joint,
         gm,
@@ -132,17 +141,42 @@ def _compile(
         keep_input_mutations=steps.keep_input_mutations,
         trace_shared=partial(trace_shared, memory_budget=steps.memory_budget),
         join_groups=join_groups,
+        clock=clock,
     )
     joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)
+    observe = None
+    if steps.observe is not None and clock is not None:
+        observe = partial(_observe, steps.observe, _names(gm, call), clock)
     if not joint.training:
+        if observe is not None:
+            observe(joint)
         return _for_inference(joint, call, steps, training)
     second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     if simplify is not None:
         simplify(joint)
     if steps.transform_step is not None and (graph := steps.transform_step(joint.graph)) is not None:
         joint.take(graph)
-    return _for_training(joint, call, steps, training, second)
+    return _for_training(joint, call, steps, training, second, observe)
+
+
+def _names(gm: fx.GraphModule, call: _Arguments) -> list[str]:
+    """Return the names of the graph's distinct inputs: of placeholders, and of tensors that the graph holds."""
+    given = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+    held = {at: name for name, at in call.binding.attributes.items()}
+    shown = dict(enumerate(given[argument] for argument in call.shape.source))
+    return [shown.get(at) or held.get(at, "") for at in range(len(call.examples))]
+
+
+def _observe(
+    report: Callable[[Traced], None],
+    names: Sequence[str],
+    clock: PartClock,
+    joint: JointGraph,
+    parts: Partition | None = None,
+    seconds: float = 0.0,
+) -> None:
+    report(Traced(joint, parts, names, clock.seconds, seconds))
 
 
 def _compile_derivative(
@@ -367,11 +401,19 @@ def _for_inference(joint: JointGraph, call: _Arguments, steps: Steps, training: 
 
 
 def _for_training(
-    joint: JointGraph, call: _Arguments, steps: Steps, training: bool, second: SecondOrder | str
+    joint: JointGraph,
+    call: _Arguments,
+    steps: Steps,
+    training: bool,
+    second: SecondOrder | str,
+    observe: Callable[[JointGraph, Partition, float], None] | None = None,
 ) -> CompiledGraph:
     root = dict(joint.attributes)
     overwritten = _overwritten(joint, call)
+    begun = time.perf_counter()
     parts = partition(joint, steps.memory_budget)
+    if observe is not None:
+        observe(joint, parts, time.perf_counter() - begun)
     modes = _call_modes(joint, training, parts.forward)
     passes = [BackwardPass(backward_graph(part), root, steps.compiler, steps.on_error) for part in parts.parts]
     nodes = [

@@ -22,6 +22,9 @@ T = TypeVar("T")
 #: The pass of training that a node computes.
 Phase = Literal["forward", "backward"]
 
+#: The part of a training step that a call belongs to, also where the step is one graph.
+StepPart = Literal["forward", "backward", "update"]
+
 
 @dataclass(frozen=True, slots=True)
 class Key(Generic[T]):
@@ -136,6 +139,11 @@ SAVED_IN: Final[Key[tuple[int, ...]]] = Key("saved_in")
 READ_AGAIN: Final[Key[bool]] = Key("read_again")
 #: Backward passes: the node reads what a reentrant checkpoint would recompute; see `Checkpoint.reentrant`.
 REENTRANT: Final[Key[bool]] = Key("reentrant")
+#: The part of a training step that a call belongs to: torch-level graphs of a step with its backward pass and its
+#: update inside, and ATen graphs made of them. See `graphs.step_parts`.
+PART: Final[Key[StepPart]] = Key("part")
+#: Backward passes: the node computes a value of a checkpoint, or of a segment of the memory budget, again.
+RECOMPUTED: Final[Key[bool]] = Key("recomputed")
 #: ATen graphs: the pass that the node belongs to.
 PHASE: Final[Key[Phase]] = Key("phase")
 #: ATen graphs: the stack trace of the user's operation whose derivative the node computes.

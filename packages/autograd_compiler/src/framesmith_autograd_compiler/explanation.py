@@ -1,4 +1,4 @@
-"""What a captured pass compiles, and what it leaves opaque, with the reasons."""
+"""Reports of captured passes: the calls that are compiled, and those that are opaque, with the reasons."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def name_of(hook: Any) -> str:
 
 
 def explain_steps(steps: Sequence[Step], uncompiled: Iterable[int], hooks: Sequence[str]) -> Iterator[CapturedStep]:
-    """Yield the steps of a pass. `uncompiled`: the places of segments without a compiled graph; `hooks`: names."""
+    """Yield the steps of a pass. `uncompiled`: the positions of segments without a compiled graph; `hooks`: names."""
     without = {*uncompiled}
     for at, step in enumerate(steps):
         if isinstance(step, Segment):

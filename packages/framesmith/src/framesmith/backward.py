@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import framesmith_frames
 from framesmith.config import CompileConfig, make_config
 from framesmith.graphs.pipeline import GraphCompiler
 from framesmith.reports.failures import Failures, FramesmithWarning
+from framesmith.reports.steps import StepReport
 from framesmith.session import cache_key
 from framesmith_aten.contract import Runner
 from framesmith_autograd_compiler import Capture, Programs
@@ -73,6 +74,16 @@ def end_compiled_autograd() -> None:
     framesmith_autograd_compiler.disable(all_threads=True)
 
 
+@contextmanager
+def captured_for(config: CompileConfig, observe: Callable[[StepReport], None]) -> Iterator[Capture | None]:
+    """Inside, passes are captured and compiled again for reports; yields the capture, None where none are captured."""
+    if not framesmith_autograd_compiler.is_capturing():
+        yield None
+        return
+    with framesmith_autograd_compiler.capture(new_programs(_enabled or config, observe)) as captured:
+        yield captured
+
+
 def reset_programs() -> None:
     """Forget all backward passes that were compiled."""
     with _lock:
@@ -81,10 +92,10 @@ def reset_programs() -> None:
         enable_everywhere(_enabled)
 
 
-def new_programs(config: CompileConfig) -> Programs:
-    """Programs compiled by the backends that compile forward graphs."""
+def new_programs(config: CompileConfig, observe: Callable[[StepReport], None] | None = None) -> Programs:
+    """Programs compiled by the backends that compile forward graphs; `observe` gets a report of each graph."""
     failures = Failures(config.strict)
-    compile_graph = GraphCompiler(config, failures, boxed=True)
+    compile_graph = GraphCompiler(config, failures, boxed=True, observe=observe, part="backward")
 
     def compiler_fn(gm: fx.GraphModule) -> Runner:
         with framesmith_frames.deactivated(), torch.no_grad():

@@ -7,20 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.backends import WITHOUT_AOT
+from framesmith.backward import captured_for
 from framesmith.config import CompileConfig
+from framesmith.reports.steps import StepReport, step_lines
 from framesmith.session import Session, install_error_handler
 from framesmith.targets.kinds import check_target, name_of
 from framesmith.targets.wrappers import callback_of, compile_callable, original_of
+from framesmith_autograd_compiler import Capture
 from framesmith_dynamo import FrameEvent
 from framesmith_guards.kinds.shapes import ShapeExpr
 
 
 @dataclass
 class Explanation:
-    """Events of compiling one call; `str()` is the report."""
+    """Events of compiling one call, and reports of its graphs; `str()` is the report.
+
+    `steps`: for each graph that was compiled, its ATen graphs (forward, backward, update), the seconds of each stage,
+    and the memory that is saved for backward. `captured`: the backward passes that were captured as wholes, where
+    `compile_backward` or `compiled_autograd=True` is at work: what of them is compiled, and what is not, and why.
+    """
 
     name: str
     events: list[FrameEvent] = field(default_factory=list)
+    steps: list[StepReport] = field(default_factory=list)
+    captured: Capture | None = None
 
     def of_kind(self, kind: str) -> list[FrameEvent]:
         """The events of one kind, in order."""
@@ -51,7 +61,17 @@ class Explanation:
             events = [event] if event.broken is None else met[event.broken.site]
             if event is events[0]:
                 lines += ["", *describe(event), *also_met(events)]
+        for step in self.steps:
+            lines += ["", *step_lines(step, self._capture_seconds(step))]
+        if self.captured is not None:
+            lines += ["", str(self.captured)]
         return "\n".join(lines)
+
+    def _capture_seconds(self, step: StepReport) -> float | None:
+        """The seconds of a frame's compilation but for those of its graphs; None for other graphs."""
+        whole = [event.seconds for event in self.of_kind("entry") if event.trace_id == step.trace_id]
+        of_graphs = sum(one.seconds for one in self.steps if one.trace_id == step.trace_id)
+        return max(whole[0] - of_graphs, 0.0) if whole else None
 
 
 def also_met(events: Sequence[FrameEvent]) -> list[str]:
@@ -104,5 +124,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation
     explanation = Explanation(name_of(target))
     install_error_handler()
     config = compiler.config if isinstance(compiler, Session) else CompileConfig(backend=WITHOUT_AOT)
-    compile_callable(target, Session(config, observe=explanation.events.append))(*args, **kwargs)
+    session = Session(config, explanation.events.append, steps=explanation.steps.append)
+    with captured_for(config, explanation.steps.append) as explanation.captured:
+        compile_callable(target, session)(*args, **kwargs)
     return explanation

@@ -21,8 +21,9 @@ from framesmith.config import CompileConfig
 from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.pipeline import GraphCompiler
 from framesmith.reports.failures import Failures, FramesmithError, FramesmithWarning
-from framesmith.reports.logs import log_event
+from framesmith.reports.logs import log_event, logs_steps
 from framesmith.reports.stats import count, count_break
+from framesmith.reports.steps import StepReport
 from framesmith.targets.module_calls import is_module_call
 from framesmith_aten.contract import Runner
 from framesmith_aten.meta import EXAMPLE, LOCATION
@@ -69,11 +70,18 @@ class Session:
     """The callback that frames ask about calls made under one configuration.
 
     Entries belong to the callback that made them, so equal configurations share one session (`session_for`).
-    `base`: the session that this one is with another backend.
+    `observe` gets events, `steps` reports of graphs. `base`: the session that this one is with another backend.
     """
 
-    def __init__(self, config: CompileConfig, observe: Observer | None = None, base: Session | None = None) -> None:
+    def __init__(
+        self,
+        config: CompileConfig,
+        observe: Observer | None = None,
+        base: Session | None = None,
+        steps: Callable[[StepReport], None] | None = None,
+    ) -> None:
         self.config = config
+        self._steps = steps
         self._observe = observe
         self._base = base
         self._others: dict[object, Session] = {}
@@ -86,7 +94,7 @@ class Session:
         self._others.clear()
         self._begun: weakref.WeakSet[CodeType] = weakref.WeakSet()
         self.failures = Failures(self.config.strict, eager_is_error=self.config.fullgraph)
-        self._compile_graph = GraphCompiler(self.config, self.failures)
+        self._compile_graph = GraphCompiler(self.config, self.failures, observe=self._steps)
         before = self._base
         self._converter: FrameConverter = self._make_converter(
             self._on_event, None if before is None else before._converter
@@ -122,7 +130,7 @@ class Session:
         known = self._others.get(key)
         if known is None:
             config = replace(self.config, backend=resolve_backend(backend), options={}, mode="default")
-            made = Session(config, self._observe, base=self)
+            made = Session(config, self._observe, self, self._steps)
             known = self._others.setdefault(key, made)  # another thread's, if it was first
         return known
 
@@ -185,7 +193,11 @@ class Session:
             events.append(event)
 
     def _compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> Runner:
-        compiled = self._compile_graph(gm, [value.example for value in inputs])
+        sources: dict[str, str] = {}
+        if self._steps is not None or logs_steps():
+            given = zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
+            sources = {node.name: value.source.name for node, value in given}
+        compiled = self._compile_graph(gm, [value.example for value in inputs], sources)
         if self._observe is None and isinstance(self.config.backend, str):
             _forget_trace(gm)
         return compiled

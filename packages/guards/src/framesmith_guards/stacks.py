@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import re
 import sys
 import threading
 import traceback
@@ -17,6 +18,10 @@ OWN_PACKAGES: Final = frozenset({
     "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_aten",
     "framesmith_dynamo", "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith",
 })  # fmt: skip
+
+
+#: `Location.where`, in a text.
+_WHERE: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 class Location:
@@ -68,6 +73,14 @@ class Location:
             above = "" if self.outer is None else self.outer.stack_text(known)
             line = self.line
             found = known[self] = f"{above}  {self.where}\n" + (f"    {line}\n" if line else "")
+        return found
+
+    @classmethod
+    def parse(cls, stack_trace: str) -> Location | None:
+        """Return the location with such a `stack_trace`; None where the text names no file."""
+        found: Location | None = None
+        for filename, lineno, function in _WHERE.findall(stack_trace):
+            found = cls(filename, int(lineno), function, found)
         return found
 
     def summary(self) -> traceback.StackSummary:

@@ -100,7 +100,7 @@ def _segments(joint: JointGraph, by_cut: Collection[fx.Node], forward: Sequence[
 
 
 def _within_calls(forward: Sequence[fx.Node]) -> set[int]:
-    """Return the places between a call and the items of its results: what is not one tensor is not saved."""
+    """Return the positions between a call and the items of its results: what is not one tensor is not saved."""
     place = {node: at for at, node in enumerate(forward)}
     found = set[int]()
     for node, at in place.items():

@@ -28,7 +28,7 @@ from torch import fx
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.graphs.numbers import is_number_node, numbers_in
-from framesmith_aten.meta import CHECKPOINT_PATH, IN_BACKWARD, PHASE, READ_AGAIN, SAVED_IN
+from framesmith_aten.meta import CHECKPOINT_PATH, IN_BACKWARD, PHASE, READ_AGAIN, RECOMPUTED, SAVED_IN
 from framesmith_aten.operators import arguments, is_mutable, is_random, row
 from framesmith_aten.symbolic import hint_or_guess, is_symbolic
 from framesmith_aten.tracing.redrawn import generator_state, redrawn_mask, state_bytes
@@ -122,6 +122,7 @@ class _Recomputation:
         copy.meta.pop(SAVED_IN.name, None)
         PHASE.set(copy, "backward")
         CHECKPOINT_PATH.set(copy, path)
+        RECOMPUTED.set(copy, True)
         IN_BACKWARD.set(copy, True)
         return copy
 

@@ -212,7 +212,7 @@ def choose_saved(
         vertex = number[node]
         price = 0.0 if node in saved_slots else _saving_price(node, visible)
         network.add_edge(vertex, vertex + 1, INFINITE if node in overwritten else price)
-        recompute = INFINITE if node in saved_slots else _repeat_price(node)
+        recompute = INFINITE if node in saved_slots else repeat_price(node)
         if recompute > 0:
             network.add_edge(source, vertex, recompute)
         if recompute < INFINITE:
@@ -302,7 +302,7 @@ def _readable(
     found = {source for node in run for source in node.all_input_nodes if source not in in_backward}
     pending = [*found]
     for node in pending:
-        if node not in saved_slots and _repeat_price(node) < INFINITE:
+        if node not in saved_slots and repeat_price(node) < INFINITE:
             fresh = {*node.all_input_nodes} - found
             found |= fresh
             pending += fresh
@@ -323,7 +323,7 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
     return PRICE_OF_EXISTING.get(node.op, 1.0) * float(tensor_bytes(val)) + 64.0
 
 
-def _repeat_price(node: fx.Node) -> float:
+def repeat_price(node: fx.Node) -> float:
     """Return the price of recomputing `node` in the backward pass, in saved bytes."""
     if node.op != "call_function":
         return INFINITE

@@ -109,6 +109,13 @@ class BackwardPass:
             if self._detached is not None:
                 self._whole = None
 
+    def prepare(self) -> None:
+        """Compile the program for passes with all tangents now, rather than at the first pass."""
+        pattern = (False,) * len(self._layouts)
+        with self._lock:
+            if pattern not in self._programs:
+                self._programs[pattern] = self._compile(pattern)
+
     def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """Return the gradients of all operands, without history; empty `saved`: tensors, then numbers."""
         run = self.evaluate if is_batched(tangents) else self._run

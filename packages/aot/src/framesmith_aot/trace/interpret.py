@@ -15,6 +15,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional, numbers
 from framesmith_aot.trace.checkpoints import packing
+from framesmith_aot.trace.clock import PartClock
 from framesmith_aot.trace.lazy_bits import Bits
 from framesmith_aot.trace.replacements.table import REPLACEMENTS, called, in_torchs_names
 from framesmith_aten import tensor_methods
@@ -24,6 +25,7 @@ from framesmith_aten.checks.overlaps import Overlaps
 from framesmith_aten.graphs.autograd_calls import new_leaf, through_one_node
 from framesmith_aten.graphs.control_flow import BODIES
 from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.graphs.step_parts import part_of
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.meta import CHECKPOINT, EXAMPLE
@@ -76,7 +78,13 @@ def _transforms_left() -> Iterator[None]:
 
 
 @_transforms_left()
-def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer) -> Ran:
+def run_graph(
+    gm: fx.GraphModule,
+    args: Sequence[Any],
+    attributes: dict[str, Any],
+    tracer: GraphTracer,
+    clock: PartClock | None = None,
+) -> Ran:
     env: dict[fx.Node, Any] = {}
     inputs = iter(args)
     writers: dict[int, str] = {}
@@ -88,6 +96,8 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
         bits.note(value)
     for node in gm.graph.nodes:
         tracer.source = node
+        if clock is not None:
+            clock.switch(part_of(node))
         if node.op == "placeholder":
             env[node] = next(inputs)
         elif node.op == "get_attr":

@@ -20,6 +20,7 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import JointNode, trace_backward
 from framesmith_aot.trace.checkpoints import mark_readers
+from framesmith_aot.trace.clock import PartClock
 from framesmith_aot.trace.collect import InputPair, collect
 from framesmith_aot.trace.control_flow.shared import TraceShared, share_bodies
 from framesmith_aot.trace.interpret import run_graph
@@ -157,10 +158,12 @@ def trace_joint(
     keep_input_mutations: bool,
     trace_shared: TraceShared | None = None,
     join_groups: bool = False,
+    clock: PartClock | None = None,
 ) -> JointGraph:
     """Trace `gm` on the `inputs`, fake tensors and symbolic numbers.
 
     `trace_shared` traces bodies that calls share; without it they run in place. `join_groups`: see `sets_to_join`.
+    `clock` measures the time of each part.
 
     `binding`: which of `inputs` each placeholder and each attribute of `gm` is. Raises AotUnsupported, also for errors
     of the graph's own calls.
@@ -176,7 +179,7 @@ def trace_joint(
         pairs, nodes = _make_inputs(tracer, inputs)
         try:
             values = {name: pairs[at].run for name, at in binding.attributes.items()} | binding.values
-            ran = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer)
+            ran = run_graph(gm, [pairs[at].run for at in binding.placeholders], values, tracer, clock)
         except (AotUnsupported, TraceUnsupported):
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -199,10 +202,14 @@ def trace_joint(
         numbers = found.numbers.nodes  # grows in the backward pass
         joint = JointGraph(tracer.graph, fake_mode, found.meta, tracer.attributes, nodes, slots, written, numbers)
         if training and found.meta.differentiable:
+            if clock is not None:
+                clock.switch("backward")
             joint.late_inputs = {at: _late_input(tracer, at, pairs[at], nodes[at]) for at in found.meta.mutated}
             with refusing_new_assumptions(fake_mode.shape_env):
                 joint.nodes, joint.joined = trace_backward(tracer, found, pairs, join_groups)
     _finish(joint)
+    if clock is not None:
+        clock.stop()
     return joint
 
 

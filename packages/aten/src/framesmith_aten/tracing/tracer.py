@@ -22,9 +22,10 @@ from framesmith_aten.checks.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
 from framesmith_aten.fakes.light_torch import LightDispatchMode
+from framesmith_aten.graphs.autograd_calls import engine_gradients
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, ScalarNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, sizes_below, span
-from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, DERIVATIVE_OF, PHASE, SAVED_IN, Checkpoint, Phase
+from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, DERIVATIVE_OF, PART, PHASE, SAVED_IN, Checkpoint, Phase
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
@@ -54,7 +55,7 @@ from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 from framesmith_aten.tracing.zero_tangents import ZeroTangents
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, aten
 
-_PROVENANCE = ("stack_trace", "nn_module_stack")
+_PROVENANCE = ("stack_trace", "nn_module_stack", PART.name)
 #: The dtypes of the tensors that torch makes of numbers.
 _OF_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
@@ -333,7 +334,7 @@ class GraphTracer(LightDispatchMode):
 
     def _describe_derivative(self, node: fx.Node) -> None:
         """Note the user's operation that made the autograd node that runs; in the forward pass, the one made last."""
-        if self.phase == "backward":
+        if self.phase == "backward" or (self.source is not None and self.source.target is engine_gradients):
             running = unstable.current_autograd_node()
             trace = None if running is None else self._operations.get(running._sequence_nr())
             if trace is not None:

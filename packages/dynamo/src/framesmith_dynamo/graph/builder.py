@@ -23,7 +23,18 @@ from framesmith_aten.graphs.control_flow import TensorLayout, invoke_subgraph, r
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.layouts import may_overlap, storage_id
-from framesmith_aten.meta import CHECKPOINT, EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, REGION, Checkpoint, Effects
+from framesmith_aten.meta import (
+    CHECKPOINT,
+    EFFECTS,
+    EXAMPLE,
+    LOCATION,
+    MODE_CHANGE,
+    PART,
+    REGION,
+    Checkpoint,
+    Effects,
+    StepPart,
+)
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import op_name
 from framesmith_aten.recording import OperatorLog, effects_of
@@ -177,6 +188,8 @@ class GraphBuilder:
         #: tensors that their functions read and have not made.
         self.checkpoint: Checkpoint | None = None
         self._checkpoints = 0
+        #: The part of a training step that is being traced, where it is known.
+        self.part: StepPart | None = None
         self._recomputed_from: set[int] = set()
         #: The outermost call of a nested compile region that is being traced, and the count of such calls.
         self._region: int | None = None
@@ -361,6 +374,15 @@ class GraphBuilder:
         finally:
             self.checkpoint = around
 
+    @contextmanager
+    def recording_part(self, part: StepPart | None) -> Iterator[None]:
+        """Inside, operations are recorded as those of a part of a training step."""
+        around, self.part = self.part, part
+        try:
+            yield
+        finally:
+            self.part = around
+
     @staticmethod
     def is_within(checkpoint: Checkpoint) -> Callable[[fx.Node], bool]:
         """Return whether nodes are operations of a checkpoint, or of one in it."""
@@ -411,12 +433,14 @@ class GraphBuilder:
         return [self.ref(fake, self.item(node, index, fake)) for index, fake in enumerate(fakes)]
 
     def _located(self, node: fx.Node) -> fx.Node:
-        """Return `node` with its location in the user's program, and the checkpoint and region that make it."""
+        """Return `node` with its location in the user's program, and the checkpoint, region and part that make it."""
         if node.op not in ("placeholder", "output"):
             if self.checkpoint is not None:
                 CHECKPOINT.set(node, self.checkpoint)
             if self._region is not None:
                 REGION.set(node, self._region)
+            if self.part is not None:
+                PART.set(node, self.part)
         location = current_location()
         if location is not None:
             LOCATION.set(node, location)

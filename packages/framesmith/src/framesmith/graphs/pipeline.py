@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -19,9 +21,11 @@ from framesmith.config import CompileConfig
 from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.verification import verified
 from framesmith.reports.failures import Failures
-from framesmith.reports.logs import log_aten_graph
+from framesmith.reports.logs import log_aten_graph, log_step, logs_steps
+from framesmith.reports.steps import StepReport
 from framesmith_aten.contract import Backend, BoxedFn, Compiler, Role, Runner, TransformsStep, TransformStep
-from framesmith_aten.meta import LOCATION
+from framesmith_aten.graphs.step_parts import mark_updates
+from framesmith_aten.meta import LOCATION, PART, StepPart
 from framesmith_backends import find_backend
 from framesmith_backends.reporting import noted_refusals
 from framesmith_dynamo import memory_budget
@@ -32,19 +36,27 @@ from framesmith_guards import CompileContext, Location, compile_context, located
 class GraphCompiler:
     """Compiles the graphs of one `compile()` call; `failures` decides between warning and raising.
 
-    `boxed`: the runners of graphs without gradients have a boxed function.
+    `boxed`: the runners of graphs without gradients have a boxed function. `observe` gets a report of each graph, whose
+    backward pass is then compiled at once. `part`: the part of a training step that all graphs are.
     """
 
     config: CompileConfig
     failures: Failures
     boxed: bool = False
+    observe: Callable[[StepReport], None] | None = None
+    part: StepPart | None = None
 
-    def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
-        """Return a runner over the graph's flat inputs that behaves as `gm` does."""
+    def __call__(
+        self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], sources: Mapping[str, str] = MappingProxyType({})
+    ) -> Runner:
+        """Return a runner over the graph's flat inputs that behaves as `gm` does.
+
+        `sources`: the inputs as the program writes them, by the names of placeholders.
+        """
         try:
             # aot differentiates fakes; that is no pass of the user's
             with framesmith_autograd_compiler.disabled(), full_collections_postponed(), noted_refusals() as refusals:
-                compiled = self._compile(gm, examples)
+                compiled = self._compile(gm, examples, sources)
         except Exception as error:
             self.failures.report("a graph", error, first_location(gm))
             return Runner(gm.forward)
@@ -54,14 +66,16 @@ class GraphCompiler:
             return replace(compiled, refusals=said)
         return Runner(verified(gm, compiled.run, self.failures, calls), assumes=compiled.assumes, refusals=said)
 
-    def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
+    def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], sources: Mapping[str, str]) -> Runner:
         backend = self.config.backend
         if backend == WITHOUT_AOT:
             return Runner(gm.forward)
         if not isinstance(backend, (str, Backend)):
             return Runner(backend(gm, examples))
         chosen = backend_for(backend, examples, gm)
-        compiler = self._backend_compiler(backend, gm)
+        report = self._begin_report(gm, sources)
+        begun = time.perf_counter()
+        compiler = self._backend_compiler(backend, gm, report)
         compiled = framesmith_aot.compile_graph(
             gm,
             examples,
@@ -72,8 +86,27 @@ class GraphCompiler:
             late_traces=_no_pass_of_the_user,
             on_error=partial(self.failures.report, location=first_location(gm)),
             boxed=self.boxed,
+            observe=None if report is None else report.note_trace,
         )
+        if report is not None:
+            if self.observe is not None:
+                for one in compiled.backward_passes:
+                    one.prepare()
+                self.observe(report)
+            report.seconds = time.perf_counter() - begun
+            log_step(report)
         return compiled.runner
+
+    def _begin_report(self, gm: fx.GraphModule, sources: Mapping[str, str]) -> StepReport | None:
+        """Return the report to be filled in, with the parts of the graph marked; None where nobody asks for it."""
+        if self.observe is None and not logs_steps():
+            return None
+        if self.part is None:
+            mark_updates(gm.graph)
+        else:
+            for node in gm.graph.nodes:
+                PART.set(node, self.part)
+        return StepReport(CompileContext.current_trace_id() or "-", first_location(gm), sources)
 
     def _transform_step(self, backend: Backend) -> TransformStep | None:
         """Return what a backend does to a training step, or None; a failure in it is reported."""
@@ -99,7 +132,9 @@ class GraphCompiler:
                 "their tensors' devices, takes no mode"
             )
 
-    def _backend_compiler(self, backend: str | Backend, torch_graph: fx.GraphModule) -> Compiler:
+    def _backend_compiler(
+        self, backend: str | Backend, torch_graph: fx.GraphModule, report: StepReport | None
+    ) -> Compiler:
         compilation, begin = CompileContext.try_get(), first_location(torch_graph)
 
         def compile_aten(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> BoxedFn:
@@ -109,6 +144,7 @@ class GraphCompiler:
                 compile_context(compilation),
                 located(lambda: begin),
                 full_collections_postponed(),
+                nullcontext() if report is None else report.timing(role, gm.graph),
             ):
                 log_aten_graph(gm, role)
                 try:

@@ -16,6 +16,8 @@ from torch import fx
 
 from framesmith.choices import check_choice
 from framesmith.reports.failures import FramesmithWarning
+from framesmith.reports.steps import StepReport, memory_lines, sized
+from framesmith_aten.graphs.step_parts import CALLS, calls_by_part, part_of
 from framesmith_dynamo import FrameEvent
 from framesmith_guards import CompileContext, Location, current_location
 
@@ -26,12 +28,13 @@ TOPICS: Final[Mapping[str, str]] = {
     "breaks": "each graph break, once, with its hint; DEBUG: the user's stack, and each frame that meets it",
     "guards": "the number of guards of each entry; DEBUG: each guard, with the line that needs it",
     "recompiles": "the guard that failed, expected and found values, and sizes that become dynamic",
-    "aot": "each ATen graph, its role and size; DEBUG: its code",
+    "aot": "each ATen graph, its role, and its size by part of the training step; DEBUG: its code",
+    "memory": "bytes saved for backward by each graph; DEBUG: each tensor saved or recomputed, its line, and why",
     "passes": "passes of a backend: changes and times; DEBUG: the text after each that changed something",
     "kernels": "the number of kernels of a graph; DEBUG: their code",
     "plan": "steps of a graph's launcher, CUDA graph capture, autotuned choices; DEBUG: each step",
     "torch": "names that this release of torch lacks, and features lost by that",
-    "perf": "compile time of each frame; functions that are skipped because compiling them never paid",
+    "perf": "compile time of each frame, stage and part of a training step; functions skipped as they never paid",
 }
 #: The word for every topic at once.
 ALL: Final = "all"
@@ -148,12 +151,40 @@ def log_aten_graph(gm: fx.GraphModule, role: str) -> None:
     """Log an ATen graph that goes to a backend."""
     about = logger("aot")
     if about.isEnabledFor(logging.INFO):
-        about.info("%s graph of %d nodes", role, len(gm.graph.nodes))
+        about.info("%s graph of %d nodes, %s", role, len(gm.graph.nodes), sized(gm.graph))
         if about.isEnabledFor(logging.DEBUG):
-            about.debug("%s", gm.graph)
+            about.debug("%s", by_part(gm.graph))
             for name, body in gm.named_modules():
                 if name and isinstance(body, fx.GraphModule):
                     about.debug("%s: %s", name, body.graph)
+
+
+def by_part(graph: fx.Graph) -> str:
+    """Return the text of a graph; where it holds several parts of a training step, each call with its part."""
+    if len(calls_by_part(graph)) < 2:
+        return str(graph)
+    lines = ["graph():"]
+    for node in graph.nodes:
+        part = f"  # {part_of(node)}" if node.op in CALLS else ""
+        lines.append(f"    {node.format_node()}{part}")
+    return "\n".join(lines)
+
+
+def logs_steps() -> bool:
+    """Whether a topic is on for which the parts of a training step are found."""
+    return any(logger(topic).isEnabledFor(logging.INFO) for topic in ("aot", "memory", "perf"))
+
+
+def log_step(report: StepReport) -> None:
+    """Log the seconds of a graph's stages, and what it saves for its backward pass."""
+    logger("perf").info("compiled a graph in %.3f s: %s", report.seconds, "; ".join(report.stages()))
+    about = logger("memory")
+    if about.isEnabledFor(logging.INFO):
+        for memory in report.memory():
+            first, *rest = memory_lines(memory)
+            about.info("%s", first)
+            for line in rest:
+                about.debug("%s", line)
 
 
 def log_event(event: FrameEvent, *, again: bool = False) -> None:

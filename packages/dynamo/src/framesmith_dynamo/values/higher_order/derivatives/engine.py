@@ -39,7 +39,7 @@ _METHOD = inspect.signature(torch.Tensor.backward)
 @handles(torch.autograd.grad)
 def grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.autograd.grad` of tensors of the graph."""
-    with _breaking("torch.autograd.grad"):
+    with _breaking("torch.autograd.grad"), tr.builder.recording_part("backward"):
         return _grad(tr, args, kwargs)
 
 
@@ -68,7 +68,7 @@ def _grad(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.autograd.backward)
 def backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    with _breaking("torch.autograd.backward"):
+    with _breaking("torch.autograd.backward"), tr.builder.recording_part("backward"):
         given = _bound(tr, _BACKWARD, args, kwargs)
         if not given["grad_variables"].is_none():
             refuse("grad_variables")
@@ -77,7 +77,7 @@ def backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @c_method("backward", torch.Tensor)
 def backward_of(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    with _breaking("backward()"):
+    with _breaking("backward()"), tr.builder.recording_part("backward"):
         given = _bound(tr, _METHOD, (self, *args), kwargs)
         return _pass(tr, [self], given["gradient"], given)
 

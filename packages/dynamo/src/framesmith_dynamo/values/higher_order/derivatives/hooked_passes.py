@@ -198,7 +198,9 @@ class HookedPass:
         self.held.add(id(grad.fake))
         hooks = self._existing(leaf, "_post_accumulate_grad_hooks")
         for hook in hooks + self._hooks_of(torch.Tensor.register_post_accumulate_grad_hook, leaf):
-            if not self.tr.call(hook, (leaf,), {}).is_none():
+            with self.tr.builder.recording_part(None):  # it may be an optimizer's step
+                result = self.tr.call(hook, (leaf,), {})
+            if not result.is_none():
                 refuse("a hook that returns something", early=False)
 
     def _through(self, event: _Event, grads: dict[int, Value | None]) -> tuple[list[TensorValue], list[Value]]:
