@@ -16,7 +16,7 @@ from pathlib import Path
 #: The layers of each package's C files, the lowest first; "" is `_native/` itself.
 LAYERS: dict[str, tuple[str, ...]] = {
     "frames": ("", "data", "policy", "hook", "api"),
-    "guards": ("", "facts", "tensors", "run", "api"),
+    "guards": ("", "facts", "tensors", "run", "calls", "api"),
 }
 
 NOT_CODE = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^#[^\n]*', re.DOTALL | re.MULTILINE)

@@ -213,8 +213,12 @@ def restride(tensor: torch.Tensor, stride: Sequence[Any]) -> torch.Tensor:
     """Return the elements with these strides: the tensor itself where it has them, else a copy."""
     if has_stride(tensor, stride):
         return tensor
-    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(dense)
+    return copy_with_strides(tensor if tensor.layout is torch.strided else tensor.to_dense(), stride)
+
+
+def copy_with_strides(tensor: torch.Tensor, stride: Sequence[Any]) -> torch.Tensor:
+    """Return a copy with these strides."""
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:

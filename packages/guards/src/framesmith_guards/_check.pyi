@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -17,6 +18,24 @@ class Program:
     def kill(self) -> None: ...
     def run_extract(self, args: tuple[object, ...], function: FunctionType, /) -> tuple[object, ...] | None: ...
     def __call__(self, args: tuple[object, ...], function: FunctionType, /) -> bool: ...
+
+class BackwardCall:
+    otherwise: Callable[..., Any]
+    def __new__(
+        cls,
+        otherwise: Callable[..., Any],
+        unusual: tuple[Callable[[], object], ...],
+        retained: Callable[[], object],
+        dropped: tuple[str, ...],
+        copy: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor],
+        program: Callable[[list[Any]], Any],
+        saved: int,
+        numbers: str | None,
+        plain: type[torch.Tensor],
+        tangents: tuple[tuple[int, tuple[int, ...]] | None, ...],
+        results: tuple[int, ...],
+    ) -> BackwardCall: ...
+    def __call__(self, node: Any, /, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]: ...
 
 def tensors_setup(
     library: str,

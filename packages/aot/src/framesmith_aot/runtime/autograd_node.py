@@ -20,6 +20,7 @@ from framesmith_aot.runtime.derivatives.derivative_graphs import CompileDerivati
 from framesmith_aot.runtime.derivatives.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.numbers import ScalarText
+from framesmith_aot.runtime.usual_pass import install_usual_passes
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Source
@@ -122,6 +123,7 @@ def forward_text(
         text.line(f"ctx.numbers = {tuple_text([_saved_text(item) for item in part.numbers])}")
     if part.reads:
         text.line("ctx.rerun = rerun")
+    if node.user_tensors:
         ends = [text.literal(end) for end in node.user_tensors]
         text.line(f"ctx.user_tensors = {{{', '.join(f'{end}: user_tensors[{end}]' for end in ends)}}}")
     if node.noted:
@@ -132,6 +134,17 @@ def forward_text(
         text.line(f"{number_name(at)} = results[{numbers.results[at]}]")
     text.line(f"return {tuple_text([_given(text, result) for result in part.shape.results])}")
     return text
+
+
+def _install(cls: Any, node: AutogradNode, given: int) -> None:
+    """Let passes of the class `cls` run in C in the usual case, where they check only saved tensors."""
+    part = node.part
+    refused = any(one.refusal is not None for one in part.shape.operands)
+    if refused or node.watched or part.late_inputs or part.reentrant:
+        return
+    noted = {"rerun": part.reads, "user_tensors": bool(node.user_tensors), "written": bool(node.noted)}
+    dropped = tuple([name for name, is_noted in noted.items() if is_noted])
+    install_usual_passes(cls._backward_cls, node.backward, part, given, dropped)
 
 
 def _saved_text(item: Saved) -> str:
@@ -191,7 +204,8 @@ class _Differentiable:
             {at: saved[position] for at, position in node.part.stand_ins.items()},
             saved[: len(node.part.saved)],
         )
-        call = ctx.rerun, ctx.user_tensors, present, tangents, self._asked.by(ctx.next_functions[:operands])
+        user_tensors = ctx.user_tensors if node.user_tensors else {}
+        call = ctx.rerun, user_tensors, present, tangents, self._asked.by(ctx.next_functions[:operands])
         grads = self._graphs.gradients(*call) if torch.is_grad_enabled() else None
         return self._second.gradients(self._index, *call) if grads is None else grads
 
@@ -213,7 +227,7 @@ def apply_of(
         return [*ctx.numbers] if node.part.numbers else []
 
     def backward(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
-        refuse(refusals, ctx.next_functions)
+        refuse(refusals, ctx)
         if node.part.reentrant and not unstable.is_checkpoint_valid():
             CheckpointFunction.backward(ctx)  # type: ignore[no-untyped-call]  # raises torch's error
         saved = list(ctx.saved_tensors)  # raises where one was mutated or freed
@@ -248,7 +262,7 @@ def apply_of(
         return (*run(saved, tangents), *rest)
 
     def backward_without_saved(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
-        refuse(refusals, ctx.next_functions)
+        refuse(refusals, ctx)
         # May run any number of times: `ctx.saved_tensors` raises the second time.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
@@ -267,5 +281,6 @@ def apply_of(
     if not (node.part.numbers or node.part.late_inputs or node.watched or asked or loops):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
+    _install(cls, node, given)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
     return apply

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,9 @@ Grads = tuple[torch.Tensor | None, ...]
 
 #: The memory layout of a gradient: its strides (tuple), or, where they are symbolic, its dimensions by stride (list).
 Layout = tuple[int, ...] | list[int]
+
+#: A pattern of absent tangents, the program for it (None: there are no gradients), its gradients' positions.
+OnProgram = Callable[[tuple[bool, ...], BoxedFn | None, tuple[int | None, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ def backward_graph(part: NodePart) -> BackwardGraph:
 class BackwardPass:
     """Runs a backward graph through `compiler`: one program for each pattern of absent tangents that occurs.
 
-    `root` holds the attributes that the graph reads. With `on_error`, which is called with a failure to compile, the
-    graph runs uncompiled.
+    `root` holds the attributes that the graph reads. `on_program` is called with each program. With `on_error`, which
+    is called with a failure to compile, the graph runs uncompiled.
     """
 
     def __init__(
@@ -87,7 +90,9 @@ class BackwardPass:
         self._programs: dict[tuple[bool, ...], tuple[BoxedFn | None, tuple[int | None, ...]]] = {}
         self._modules: dict[tuple[bool, ...], tuple[fx.GraphModule, tuple[int | None, ...]]] = {}
         self._lock = threading.Lock()
-        self._layouts = [_layout(node.meta["val"]) for node in whole.tangents()]
+        self.on_program: OnProgram | None = None
+        tangents = [node.meta["val"] for node in whole.tangents()]
+        self._layouts, self._devices = [*map(_layout, tangents)], [one.device for one in tangents]
 
     @property
     def whole(self) -> BackwardGraph:
@@ -101,6 +106,15 @@ class BackwardPass:
     @property
     def graph(self) -> fx.Graph:
         return self.whole.graph
+
+    def known_tangents(self, pattern: Sequence[bool]) -> list[tuple[torch.device, tuple[int, ...]] | None] | None:
+        """Return device and strides of the tangents of a pattern (None: absent); None where strides are symbolic."""
+        known: list[tuple[torch.device, tuple[int, ...]] | None] = []
+        for absent, device, layout in zip(pattern, self._devices, self._layouts, strict=True):
+            if not absent and isinstance(layout, list):
+                return None
+            known.append(None if absent or isinstance(layout, list) else (device, layout))
+        return known
 
     def _detach_graph(self) -> None:
         """Detach the graph: once a program is compiled, only other patterns, tracers and torch.func need it."""
@@ -142,8 +156,11 @@ class BackwardPass:
         program = self._programs.get(pattern)
         if program is None:
             with self._lock:
-                program = self._programs.get(pattern) or self._compile(pattern)
-                self._programs[pattern] = program
+                program = self._programs.get(pattern)
+                if program is None:
+                    program = self._programs[pattern] = self._compile(pattern)
+                    if self.on_program is not None:
+                        self.on_program(pattern, *program)
         run, positions = program
         if run is None:
             return (None,) * len(positions)

@@ -12,8 +12,11 @@ from framesmith_aot.trace.output_groups import Operand, Refusal
 PASSES: Final = 16
 
 
-def refuse(refusals: Mapping[int, Refusal], edges: Sequence[tuple[Any, int]]) -> None:
-    """Raise eager mode's error where it refuses the gradient of an operand that this pass asks for."""
+def refuse(refusals: Mapping[int, Refusal], node: Any) -> None:
+    """Raise eager mode's error where it refuses the gradient of an operand of a node that this pass asks for."""
+    if not refusals:
+        return
+    edges = node.next_functions
     met = [one for at, one in refusals.items() if leads_to_a_result(edges[at][0])]
     if met:
         first = max(met, key=lambda refusal: refusal.number)

@@ -1,6 +1,7 @@
 /* The module: the Program type, its capsule for framesmith_frames, and the set-up of tensors. */
 
 #include "api/assemble.h"
+#include "calls/backward.h"
 #include "facts/dict_tags.h"
 #include "run/run.h"
 #include "tensors/shapes.h"
@@ -263,7 +264,8 @@ static int module_exec(PyObject *module)
         return -1;
     }
     if (dict_tags_setup() < 0 || add(module, "Program", PyType_FromSpec(&program_spec)) < 0 ||
-        add(module, "OPCODES", opcodes()) < 0 || add(module, "SHAPE_OPERATORS", shape_operators()) < 0 ||
+        add(module, "BackwardCall", backward_call_type()) < 0 || add(module, "OPCODES", opcodes()) < 0 ||
+        add(module, "SHAPE_OPERATORS", shape_operators()) < 0 ||
         add(module, "PROPERTIES", tensor_properties()) < 0 || add(module, "MODES", mode_names()) < 0) {
         return -1;
     }
