@@ -224,3 +224,16 @@ def test_the_backward_pass_adds_no_guards():
     guards = [str(guard.expr) for guard in graph.env.guards]
     check(graph, gm, CASES["attention"][1](4, 3))
     assert [str(guard.expr) for guard in graph.env.guards] == guards
+
+
+def test_later_passes_take_tangents_of_symbolic_strides():
+    gm = graph_of(lambda x, w: ((x @ w).sin().t().contiguous().exp(),))
+    make = made("a3", "3b")
+    compiled = compile_symbolic(gm, make(5, 7))
+    for sizes in SIZES[:3]:
+        for _ in range(2):
+            check(compiled, gm, make(*sizes))
+            inputs = make(*sizes)
+            tangent = torch.randn(*sizes).t().detach()  # (b, a), strides of (a, b)
+            found = [torch.autograd.grad(run(*inputs)[0], inputs, tangent) for run in (compiled, gm)]
+            torch.testing.assert_close(*found)

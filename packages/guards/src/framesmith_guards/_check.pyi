@@ -27,12 +27,12 @@ class BackwardCall:
         unusual: tuple[Callable[[], object], ...],
         retained: Callable[[], object],
         dropped: tuple[str, ...],
-        copy: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor],
+        arrange: Callable[[torch.Tensor, Any], torch.Tensor],
         program: Callable[[list[Any]], Any],
         saved: int,
         numbers: str | None,
         plain: type[torch.Tensor],
-        tangents: tuple[tuple[int, tuple[int, ...]] | None, ...],
+        tangents: tuple[tuple[int, tuple[int, ...] | list[int]] | None, ...],
         results: tuple[int, ...],
     ) -> BackwardCall: ...
     def __call__(self, node: Any, /, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]: ...

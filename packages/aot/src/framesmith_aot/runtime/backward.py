@@ -107,14 +107,10 @@ class BackwardPass:
     def graph(self) -> fx.Graph:
         return self.whole.graph
 
-    def known_tangents(self, pattern: Sequence[bool]) -> list[tuple[torch.device, tuple[int, ...]] | None] | None:
-        """Return device and strides of the tangents of a pattern (None: absent); None where strides are symbolic."""
-        known: list[tuple[torch.device, tuple[int, ...]] | None] = []
-        for absent, device, layout in zip(pattern, self._devices, self._layouts, strict=True):
-            if not absent and isinstance(layout, list):
-                return None
-            known.append(None if absent or isinstance(layout, list) else (device, layout))
-        return known
+    def tangents(self, pattern: Sequence[bool]) -> list[tuple[torch.device, Layout] | None]:
+        """Return device and layout of each tangent of a pattern, None for the absent ones."""
+        known = zip(pattern, self._devices, self._layouts, strict=True)
+        return [None if absent else (device, layout) for absent, device, layout in known]
 
     def _detach_graph(self) -> None:
         """Detach the graph: once a program is compiled, only other patterns, tracers and torch.func need it."""

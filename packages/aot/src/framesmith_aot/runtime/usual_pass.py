@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 
 from framesmith_aot.partition.split import NodePart
-from framesmith_aot.runtime.backward import BackwardPass
+from framesmith_aot.runtime.backward import BackwardPass, Layout
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.contract import BoxedFn
-from framesmith_aten.layouts import copy_with_strides
+from framesmith_aten.layouts import copy_with_strides, in_order
 from framesmith_guards.programs.native.backward import UsualPass, guarded_pass
 
 #: What a pass does besides running a program: histories, modes to turn off, batches, the search for NaN.
@@ -34,20 +34,24 @@ def install_usual_passes(
     """
 
     def install(pattern: tuple[bool, ...], program: BoxedFn | None, positions: tuple[int | None, ...]) -> None:
-        tangents = run.known_tangents(pattern)
-        if program is None or tangents is None or (part.shape.asks_absent and any(pattern)):
+        if program is None or (part.shape.asks_absent and any(pattern)):
             return
         usual = UsualPass(
             program,
             len(part.saved) if part.shape.eager_saved.anything or part.reads else None,
             "numbers" if part.numbers else None,
-            tangents,
+            run.tangents(pattern),
             (*positions, *[None] * given),
             dropped,
         )
         keeps = unstable.get_current_graph_task_keep_graph
-        guarded = guarded_pass(usual, node_class.apply, UNUSUAL, keeps, copy_with_strides)
+        guarded = guarded_pass(usual, node_class.apply, UNUSUAL, keeps, _arranged)
         if guarded is not None:
             node_class.apply = guarded
 
     run.on_program = install
+
+
+def _arranged(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return a tangent in another layout."""
+    return in_order(tangent, layout) if isinstance(layout, list) else copy_with_strides(tangent, layout)

@@ -41,8 +41,12 @@ def method(program, tangents, results, *, saved=None, numbers=None, dropped=(), 
     def otherwise(*args):
         return "otherwise", *args[1:]
 
-    copy = lambda tensor, strides: torch.empty_strided(tensor.shape, strides).copy_(tensor)  # noqa: E731
-    return type("Class", (Node,), {"apply": guarded_pass(usual, otherwise, tuple(unusual), retained, copy)})
+    def arrange(tensor, layout):
+        if isinstance(layout, list):
+            return "arranged", tensor, layout
+        return torch.empty_strided(tensor.shape, layout).copy_(tensor)
+
+    return type("Class", (Node,), {"apply": guarded_pass(usual, otherwise, tuple(unusual), retained, arrange)})
 
 
 def taken(args):
@@ -117,6 +121,13 @@ def test_a_tangent_with_other_strides_is_copied():
 def test_strides_along_dimensions_of_size_one_do_not_matter():
     tangent = torch.ones(3).as_strided((1, 3), (77, 1))
     assert method(taken, [(CPU, (3, 1))], [0])().apply(tangent)[0] is tangent
+
+
+def test_a_tangent_of_symbolic_strides_is_arranged():
+    tangent, order = torch.ones(2, 3), [1, 0]
+    node = method(taken, [(CPU, order)], [0])()
+    assert node.apply(tangent) == (("arranged", tangent, order),)
+    assert node.apply(torch.ones(2))[0] == "otherwise"
 
 
 def fails(*_):

@@ -3,7 +3,7 @@
  * In the usual case it gives a compiled program the tensors that the node has saved, and the tangents, with no frame of
  * Python before the program's. Usual: the tangents are plain tensors, absent where the program takes none, and no question
  * in `unusual` is answered with yes. Every other call is passed on to `otherwise`. A tangent with other strides than
- * the program takes is copied.
+ * the program takes is copied, one for which these are symbolic is given to `arrange`.
  *
  * A call of this type never changes; what runs may let go of it, or run it again.
  */
@@ -18,8 +18,8 @@
 typedef struct {
     uint64_t keys;
     int64_t dim; /* ABSENT: there is no such tangent */
-    int64_t *strides;
-    PyObject *layout; /* the strides as a tuple */
+    int64_t *strides; /* NULL: symbolic ones */
+    PyObject *layout; /* the strides as a tuple; or, where they are symbolic, the dimensions by stride as a list */
 } Tangent;
 
 #define ABSENT (-1)
@@ -33,7 +33,7 @@ typedef struct {
     PyObject *unusual;    /* a tuple of callables without arguments */
     PyObject *retained;   /* a callable without arguments: whether the running pass retains its graph */
     PyObject *dropped;    /* a tuple of names: attributes of the node that become None in its last pass */
-    PyObject *copy;   /* returns a copy of its first argument with the strides of its second */
+    PyObject *arrange;    /* returns its first argument, or a copy, in the layout that its second says */
     PyObject *program;    /* takes a list, which it empties */
     PyObject *numbers;    /* the name of an attribute of the node, a tuple that follows the saved tensors; or None */
     PyObject *plain;      /* the type of plain tensors */
@@ -61,13 +61,16 @@ static int is_plain(const BackwardCall *self, const Tangent *expected, PyObject 
 static PyObject *with_strides(const BackwardCall *self, const Tangent *expected, PyObject *tangent)
 {
     int64_t *sizes, *strides;
+    if (expected->strides == NULL) {
+        return PyObject_CallFunctionObjArgs(self->arrange, tangent, expected->layout, NULL);
+    }
     if (shim.sizes(handle_of(tangent), &sizes) != 0 || shim.strides(handle_of(tangent), &strides) != 0) {
         PyErr_SetString(PyExc_RuntimeError, "torch's C shim failed on a tensor");
         return NULL;
     }
     for (int64_t k = 0; k < expected->dim; k++) {
         if (strides[k] != expected->strides[k] && sizes[k] != 1) {
-            return PyObject_CallFunctionObjArgs(self->copy, tangent, expected->layout, NULL);
+            return PyObject_CallFunctionObjArgs(self->arrange, tangent, expected->layout, NULL);
         }
     }
     return Py_NewRef(tangent);
@@ -260,7 +263,30 @@ static int64_t *numbers_from(PyObject *tuple, Py_ssize_t *count)
     return numbers;
 }
 
-/* Each is (dispatch keys, strides), or None for one that is absent. */
+/* Each is (dispatch keys, layout), or None for one that is absent. */
+static int take_tangent(Tangent *tangent, PyObject *given)
+{
+    unsigned long long keys;
+    Py_ssize_t dim;
+    PyObject *layout;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "a tangent is (dispatch keys, layout), or None");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(given, "KO", &keys, &layout)) {
+        return -1;
+    }
+    if (PyList_Check(layout)) {
+        dim = PyList_GET_SIZE(layout);
+    } else if ((tangent->strides = numbers_from(layout, &dim)) == NULL) {
+        return -1;
+    }
+    tangent->layout = Py_NewRef(layout);
+    tangent->keys = keys;
+    tangent->dim = dim;
+    return 0;
+}
+
 static int take_tangents(BackwardCall *self, PyObject *tangents)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(tangents);
@@ -271,26 +297,11 @@ static int take_tangents(BackwardCall *self, PyObject *tangents)
     }
     for (; self->tangent_count < count; self->tangent_count++) {
         Tangent *tangent = self->tangents + self->tangent_count;
-        PyObject *given = PyTuple_GET_ITEM(tangents, self->tangent_count), *strides;
-        unsigned long long keys;
-        Py_ssize_t dim;
+        PyObject *given = PyTuple_GET_ITEM(tangents, self->tangent_count);
         tangent->dim = ABSENT;
-        if (given == Py_None) {
-            continue;
-        }
-        if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "KO", &keys, &strides)) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_TypeError, "a tangent is (dispatch keys, strides), or None");
-            }
+        if (given != Py_None && take_tangent(tangent, given) < 0) {
             return -1;
         }
-        tangent->strides = numbers_from(strides, &dim);
-        if (tangent->strides == NULL) {
-            return -1;
-        }
-        tangent->layout = Py_NewRef(strides);
-        tangent->keys = keys;
-        tangent->dim = dim;
     }
     return 0;
 }
@@ -315,12 +326,12 @@ static int take_results(BackwardCall *self, PyObject *results)
 
 static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"otherwise", "unusual", "retained", "dropped", "copy", "program",
+    static char *names[] = {"otherwise", "unusual", "retained", "dropped", "arrange", "program",
                             "saved",     "numbers", "plain",    "tangents", "results", NULL};
-    PyObject *otherwise, *unusual, *retained, *dropped, *copy, *program, *numbers, *plain, *tangents, *results;
+    PyObject *otherwise, *unusual, *retained, *dropped, *arrange, *program, *numbers, *plain, *tangents, *results;
     Py_ssize_t saved;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!OOnOO!O!O!:BackwardCall", names, &otherwise, &PyTuple_Type,
-                                     &unusual, &retained, &PyTuple_Type, &dropped, &copy, &program, &saved,
+                                     &unusual, &retained, &PyTuple_Type, &dropped, &arrange, &program, &saved,
                                      &numbers, &PyType_Type, &plain, &PyTuple_Type, &tangents, &PyTuple_Type,
                                      &results)) {
         return NULL;
@@ -342,7 +353,7 @@ static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->unusual = Py_NewRef(unusual);
     self->retained = Py_NewRef(retained);
     self->dropped = Py_NewRef(dropped);
-    self->copy = Py_NewRef(copy);
+    self->arrange = Py_NewRef(arrange);
     self->program = Py_NewRef(program);
     self->numbers = Py_NewRef(numbers);
     self->plain = Py_NewRef(plain);
@@ -364,7 +375,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->unusual);
     Py_VISIT(self->retained);
     Py_VISIT(self->dropped);
-    Py_VISIT(self->copy);
+    Py_VISIT(self->arrange);
     Py_VISIT(self->program);
     Py_VISIT(self->numbers);
     Py_VISIT(self->plain);
@@ -389,7 +400,7 @@ static void dealloc(PyObject *object)
     Py_CLEAR(self->unusual);
     Py_CLEAR(self->retained);
     Py_CLEAR(self->dropped);
-    Py_CLEAR(self->copy);
+    Py_CLEAR(self->arrange);
     Py_CLEAR(self->numbers);
     Py_CLEAR(self->plain);
     for (Py_ssize_t k = 0; self->tangents != NULL && k <= self->tangent_count; k++) {

@@ -12,6 +12,8 @@ import torch
 from framesmith_guards.programs.native.probing import extension, undisturbed, why_no_tensors
 from framesmith_guards.values.tensors import dispatch_keys
 
+Layout = tuple[int, ...] | list[int]
+
 
 @dataclass(frozen=True)
 class UsualPass:
@@ -19,14 +21,15 @@ class UsualPass:
 
     `program` takes one list, which it empties: the first `saved` of the node's saved tensors (None: it saves nothing,
     and any number of passes may run), the tuple in the node's attribute `numbers` (None: it has none), and the present
-    ones of `tangents`, each a plain tensor of that device with those strides. `results` gives for each gradient its
-    position among what `program` returns, or None. The attributes in `dropped` become None in the node's last pass.
+    ones of `tangents`, each a plain tensor of that device with those strides; a list in their place has the dimensions
+    by stride. `results` gives for each gradient its position among what `program` returns, or None. The attributes in
+    `dropped` become None in the node's last pass.
     """
 
     program: Callable[[list[Any]], Sequence[Any]]
     saved: int | None
     numbers: str | None
-    tangents: Sequence[tuple[torch.device, tuple[int, ...]] | None]
+    tangents: Sequence[tuple[torch.device, Layout] | None]
     results: Sequence[int | None]
     dropped: tuple[str, ...]
 
@@ -36,12 +39,12 @@ def guarded_pass(
     otherwise: Callable[..., Any],
     unusual: tuple[Callable[[], object], ...],
     retained: Callable[[], object],
-    copy: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor],
+    arrange: Callable[[torch.Tensor, Any], torch.Tensor],
 ) -> Callable[..., Any] | None:
     """Return a method of an autograd node that runs `usual`, or where that does not apply `otherwise`; None without C.
 
-    `usual` applies where the tangents are as it says, but for their strides (`copy` returns a copy with others), and
-    every callable in `unusual` returns something false. `retained` says whether the running pass retains its graph.
+    `usual` applies where the tangents are as it says, but for their strides, which `arrange` changes, and every
+    callable in `unusual` returns something false. `retained` says whether the running pass retains its graph.
     """
     native, _ = extension()
     if native is None or why_no_tensors() is not None:
@@ -51,7 +54,7 @@ def guarded_pass(
         unusual=unusual,
         retained=retained,
         dropped=usual.dropped,
-        copy=copy,
+        arrange=arrange,
         program=usual.program,
         saved=-1 if usual.saved is None else usual.saved,
         numbers=usual.numbers,
