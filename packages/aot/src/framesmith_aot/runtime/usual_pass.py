@@ -14,7 +14,7 @@ from framesmith_aten.contract import BoxedFn
 from framesmith_aten.layouts import copy_with_strides, in_order
 from framesmith_guards.programs.native.backward import UsualPass, guarded_pass
 
-#: What a pass does besides running a program: histories, modes to turn off, batches, the search for NaN.
+#: Questions answered with yes where a pass does more than run a program: histories, modes to turn off, batches, NaN.
 UNUSUAL: Final[tuple[Callable[[], object], ...]] = (
     torch.is_grad_enabled,
     torch.is_anomaly_enabled,
