@@ -73,7 +73,7 @@ SUITES = {
         "models", "memory, tensors and operator calls of a step of whole models, and of compiling it", selective=True
     ),
     "models": Suite("models", "whole models, inference and training", selective=True, anywhere=True),
-    "optimizers": Suite("kernels", "optimizer steps over many small tensors"),
+    "optimizers": Suite("kernels", "optimizer steps over 60 and 500 small tensors", selective=True),
     "second_derivatives": Suite(
         "models", "gradient penalties, Hessians times vectors and MAML through compiled modules"
     ),

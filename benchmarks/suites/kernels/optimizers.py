@@ -1,20 +1,27 @@
-"""Optimizer steps over 60 parameters, by hand and of torch's optimizers, and a moving average of them."""
+"""Optimizer steps over 60 and 500 parameters, by hand and of torch's optimizers, and a moving average of them."""
 
 from __future__ import annotations
 
+import fnmatch
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 import framesmith
 from benchmarks.harness.candidates import available, wrap
 from benchmarks.harness.timing import Row, compare, print_rows
+from benchmarks.models.selection import Selection
 
 Tensors = list[torch.Tensor]
+Shapes = Sequence[tuple[int, ...]]
+
+ROUNDS = 15
 
 #: Of a small transformer's blocks: matrices and vectors.
-SHAPES = [(64, 64)] * 20 + [(64,)] * 20 + [(256, 64)] * 10 + [(256,)] * 10
+SHAPES: Shapes = [(64, 64)] * 20 + [(64,)] * 20 + [(256, 64)] * 10 + [(256,)] * 10
+#: Of a deep network's: torch.compile takes minutes for each of these steps.
+MANY_SHAPES: Shapes = [(64,), (256,), (1024,), (4096,), (64, 64)] * 100
 
 
 def adam(parameters: Tensors, gradients: Tensors, first: Tensors, second: Tensors) -> None:
@@ -59,42 +66,64 @@ CASES: dict[str, Callable[..., None]] = {
 OPTIMIZERS: dict[str, Callable[[Tensors], torch.optim.Optimizer]] = {
     "torch's Adam, one by one": functools.partial(torch.optim.Adam, foreach=False),
     "torch's Adam, all at once": functools.partial(torch.optim.Adam, foreach=True),
+    "torch's Adam, fused": functools.partial(torch.optim.Adam, fused=True),
+    "torch's AdamW, all at once": functools.partial(torch.optim.AdamW, foreach=True),
     "torch's AdamW, fused": functools.partial(torch.optim.AdamW, fused=True),
     "torch's NAdam, all at once": functools.partial(torch.optim.NAdam, foreach=True),
     "torch's RAdam, one by one": functools.partial(torch.optim.RAdam, foreach=False),
     "torch's RAdam, all at once": functools.partial(torch.optim.RAdam, foreach=True),
     "torch's ASGD, all at once": functools.partial(torch.optim.ASGD, foreach=True),
     "torch's Adamax, all at once": functools.partial(torch.optim.Adamax, foreach=True),
+    "torch's Adagrad, all at once": functools.partial(torch.optim.Adagrad, foreach=True),
+    "torch's RMSprop, all at once": functools.partial(torch.optim.RMSprop, foreach=True),
+    "torch's SGD": functools.partial(torch.optim.SGD, foreach=True),
     "torch's SGD with momentum": functools.partial(torch.optim.SGD, momentum=0.9, foreach=True),
+    "clipping and torch's AdamW": functools.partial(torch.optim.AdamW, foreach=True),
 }
+#: Of these a step begins with the clipping of gradients.
+CLIPPED = {"clipping and torch's AdamW"}
 
 
-def step_of(candidate: str, make: Callable[[Tensors], torch.optim.Optimizer]) -> Callable[[], None]:
+def step_of(candidate: str, title: str, shapes: Shapes) -> Callable[[], None]:
     """A step of an optimizer of its own, which no other candidate changes."""
     torch.manual_seed(0)
-    parameters: Tensors = [torch.nn.Parameter(torch.rand(shape)) for shape in SHAPES]
-    optimizer = make(parameters)
+    parameters: Tensors = [torch.nn.Parameter(torch.rand(shape)) for shape in shapes]
+    optimizer = OPTIMIZERS[title](parameters)
     for parameter in parameters:
         parameter.grad = torch.rand_like(parameter)
 
     def step() -> None:
+        if title in CLIPPED:
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
 
     return wrap(candidate, step)
 
 
-def run() -> list[Row]:
-    """All cases of this suite."""
+def by_hand(candidates: list[str], title: str) -> dict[str, Callable[[], None]]:
+    torch.manual_seed(0)
+    lists = [[torch.rand(shape) for shape in SHAPES] for _ in range(4)]
+    return {name: functools.partial(wrap(name, CASES[title]), *lists) for name in candidates}
+
+
+def of_torch(candidates: list[str], title: str, shapes: Shapes) -> dict[str, Callable[[], None]]:
+    torch.compiler.reset()  # they share the code of the step
+    framesmith.reset()
+    return {name: step_of(name, title, shapes) for name in candidates}
+
+
+def run(selection: Selection) -> list[Row]:
+    """The cases of this suite whose titles match."""
+    candidates = selection.among(available())
+    cases = {f"{title}, 60 tensors": functools.partial(by_hand, candidates, title) for title in CASES}
+    for shapes in (SHAPES, MANY_SHAPES):
+        for title in OPTIMIZERS:
+            cases[f"{title}, {len(shapes)} tensors"] = functools.partial(of_torch, candidates, title, shapes)
     rows: list[Row] = []
-    for title, fn in CASES.items():
-        torch.manual_seed(0)
-        lists = [[torch.rand(shape) for shape in SHAPES] for _ in range(4)]
-        steps = {name: functools.partial(wrap(name, fn), *lists) for name in available()}
-        rows += compare(f"{title}, 60 tensors", steps)
-        print_rows(rows[-len(steps) :])
-    for title, make in OPTIMIZERS.items():
-        torch.compiler.reset()  # they share the code of the step
-        framesmith.reset()
-        rows += compare(f"{title}, 60 tensors", {name: step_of(name, make) for name in available()})
-        print_rows(rows[-len(available()) :])
+    for case, prepare in cases.items():
+        if fnmatch.fnmatch(case, selection.only):
+            found = compare(case, prepare(), rounds=selection.rounds_or(ROUNDS))
+            print_rows(found)
+            selection.keep(found)
+            rows += found
     return rows
