@@ -13,7 +13,7 @@ from benchmarks.models.optimizer_cases import CONFIGURATIONS, USES, trained
 #: A variance is the difference of two means: eager mode's steps are as far from those in float64.
 CANCELLING = {"RMSprop centered"}
 #: Configurations whose step is no single graph.
-IN_PIECES = {"Adafactor", "Adafactor foreach", "LBFGS", "SparseAdam"}
+IN_PIECES = {"LBFGS", "SparseAdam"}
 
 
 def comparable(name: str, found: list[Any]) -> list[Any]:

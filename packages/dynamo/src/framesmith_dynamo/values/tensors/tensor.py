@@ -234,14 +234,9 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
     return tr.constant(offset + skipped // self.fake.element_size())
 
 
-def _item(tr: Tracer, tensor: TensorValue) -> Value:
+def item_in(tr: Tracer, tensor: TensorValue) -> Value:
     """Return the tensor's one item."""
     return item_of(tr, tensor) or tr.call_torch("item", (tensor,), {})
-
-
-@c_method("item", torch.Tensor)
-def _item_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    return tr.call_torch("item", (self, *args), kwargs) if args or kwargs else _item(tr, self)
 
 
 def _converted(convert: type, *, whole: bool = False) -> CMethod:
@@ -250,7 +245,7 @@ def _converted(convert: type, *, whole: bool = False) -> CMethod:
     def method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         if self.fake.numel() != 1 or self.fake.dtype.is_complex or (whole and self.fake.dtype.is_floating_point):
             raise GraphBreak(DATA_DEPENDENT, f"{convert.__name__}() of {self.describe()}")
-        return tr.call(tr.constant(convert), [_item(tr, self)], {})
+        return tr.call(tr.constant(convert), [item_in(tr, self)], {})
 
     return method
 
@@ -268,7 +263,7 @@ def _tolist(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs or self.fake.numel() > MAX_LISTED or self.fake.dtype.is_complex:
         raise GraphBreak(DATA_DEPENDENT, f"tolist() of {self.describe()}")
     if self.fake.dim() == 0:
-        return _item(tr, self)
+        return item_in(tr, self)
     items = [item.call_method(tr, "tolist", (), {}) for item in self.unpack(tr)]
     return new_list(tr, items)
 

@@ -1,10 +1,10 @@
 """Tensors in the place of numbers: torch's optimizers keep their numbers in 0-d tensors while they are compiled.
 
-Note [Numbers in tensors]: eager mode reads a Python number off a tensor (`_get_value`), a compiler keeps the tensor, by
-torch's own convention. So in torch's code a 0-d tensor may stand where a number is meant: `max` of it and a number is
-the tensor of the greater one, a list of such tensors is one of scalars, and an expression that chooses by data chooses
-between two of them. The counts of steps are float32 tensors, and Python's numbers doubles: float32 is used here as
-well, unless a branch depends on it. Then the trace starts again with doubles.
+Note [Numbers in tensors]: eager mode reads a Python number off a tensor (`_get_value`, in Adafactor `item()`), a
+compiler keeps the tensor, by torch's own convention. So in torch's code a 0-d tensor may stand where a number is meant:
+`max` of it and a number is the tensor of the greater one, a list of such tensors is one of scalars, and an expression
+that chooses by data chooses between two of them. The counts of steps are float32 tensors, and Python's numbers doubles:
+float32 is used here as well, unless a branch depends on it. Then the trace starts again with doubles.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from framesmith_dynamo.admission.owners import part_of_torch
+from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import Handler, handles, named
 from framesmith_dynamo.values.containers import ListValue
-from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.tensor import TensorValue, item_in
 from framesmith_guards.needs import of_torch
 
 if TYPE_CHECKING:
@@ -55,10 +56,25 @@ def chosen(tr: Tracer, condition: Value, one: Value, other: Value) -> Value:
 def get_value(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """The number in a tensor: the tensor itself, or doubles of it where a branch depends on them."""
     given = named(tr, _GET_VALUE, args, kwargs, ("x",), 1)["x"]
-    if not isinstance(given, TensorValue) or given.fake.dtype == torch.float64:
-        return given
+    return _kept(tr, given) if isinstance(given, TensorValue) else given
+
+
+@c_method("item", torch.Tensor)
+def item(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """The number in a tensor; torch's optimizers that ask for it by this method are given what `get_value` gives."""
+    if args or kwargs:
+        return tr.call_torch("item", (self, *args), kwargs)
+    module = part_of_torch(str(tr.globals.get("__name__"))) or ""
+    in_optimizer = module.startswith("optim.") and stands_for_number(self)
+    return _kept(tr, self) if in_optimizer else item_in(tr, self)
+
+
+def _kept(tr: Tracer, tensor: TensorValue) -> Value:
+    """The tensor in the place of its number, in the precision that the trace needs."""
+    if tensor.fake.dtype == torch.float64:
+        return tensor
     tr.facts.has_narrow_numbers |= not tr.facts.wide_numbers
-    return given.call_method(tr, "double", (), {}) if tr.facts.wide_numbers else given
+    return tensor.call_method(tr, "double", (), {}) if tr.facts.wide_numbers else tensor
 
 
 def _of_scalars(name: str) -> Handler:
