@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from training.step_cases import BATCH, CASES, new_step
 
 import framesmith
-from benchmarks.models.step_cases import BATCH, CASES, new_step
 
 STEPS = 4
 

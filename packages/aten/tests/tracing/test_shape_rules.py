@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
@@ -31,24 +29,6 @@ def real(op, args):
         return op(*args)
     except RuntimeError:
         return None  # types that do not go together
-
-
-@pytest.mark.parametrize(("param", "running"), [*itertools.product(TYPES, TYPES[1:])])
-@pytest.mark.parametrize("dtype", TYPES[1:])
-def test_batch_norm(dtype, param, running):
-    x = torch.randn(4, 3, 5).to(dtype)
-    weight = None if param is None else torch.ones(3, dtype=param)
-    stats = (torch.zeros(3, dtype=running), torch.ones(3, dtype=running))
-    calls = [
-        (aten._native_batch_norm_legit_functional.default, (x, weight, weight, *stats, True, 0.1, 1e-5)),
-        (aten._native_batch_norm_legit.no_stats, (x, weight, weight, True, 0.1, 1e-5)),
-        (aten._native_batch_norm_legit_no_training.default, (x, weight, weight, *stats, 0.1, 1e-5)),
-    ]
-    for op, args in calls:
-        found, wanted = on_fakes(op, args), real(op, args)
-        assert (found is None) == (dtype is torch.float32)
-        if found is not None and wanted is not None:
-            assert metadata(found) == metadata(wanted), op
 
 
 @pytest.mark.parametrize("affine", [False, True])

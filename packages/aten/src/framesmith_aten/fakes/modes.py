@@ -18,7 +18,16 @@ import torch
 from framesmith_aten.fakes.light_fakes import plain_fake
 from framesmith_aten.fakes.light_refs import lighten
 from framesmith_aten.fakes.light_torch import discard_report, rebuilt, rebuilt_globals, report_slow
-from framesmith_aten.fakes.rules import elementwise, packed_numbers, padding, reductions, tangents, upsampling, views
+from framesmith_aten.fakes.rules import (
+    elementwise,
+    norms,
+    packed_numbers,
+    padding,
+    reductions,
+    tangents,
+    upsampling,
+    views,
+)
 from framesmith_aten.fakes.rules.memory_reads import refuse_memory
 from framesmith_aten.fakes.rules.static_results import StaticResults
 from framesmith_aten.fakes.rules.symbolic_results import dispatched
@@ -53,19 +62,11 @@ _VIEWS = {torch.ops.prims.as_strided.default: torch.ops.aten.as_strided.default}
 #: torch.distributed.tensor, which takes longer than to compile a small function.
 _CALLING = frozenset(
     {
-        aten.native_layer_norm.default,
         aten.view.default,
         aten._unsafe_view.default,
         aten.select.int,
     }
 )
-
-#: Operators whose last results are new values of arguments, by these arguments' positions. They have the arguments'
-#: dtypes; by torch's rules, that of the computation.
-_NEW_VALUES = {
-    aten._batch_norm_with_update_functional.default: (3, 4),
-    aten._native_batch_norm_legit_functional.default: (3, 4),
-}
 
 #: Operators whose rules may return their first argument, which kernels copy (dropout that drops nothing).
 _COPYING = frozenset({aten.native_dropout.default})
@@ -225,8 +226,8 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
             return rule()
     if func in _CALLING:
         run = _within(mode, run)
-    if func in _NEW_VALUES:
-        return _with_types_of(mode, [args[at] for at in _NEW_VALUES[func]], run(args))
+    if (typed := norms.typed(mode, func, args, run)) is not None:
+        return typed
     if func in _COPYING:
         return _without(mode, args[0], run(args))
     if mode.shape_env is not None:
@@ -265,16 +266,6 @@ def _computed(mode: FakeTensorMode, func: Any, args: Any, run: Callable[[Any], A
         if (result := rule(mode, func, args)) is not None:
             return result
     return run(reductions.with_dimensions(func, args))
-
-
-def _with_types_of(mode: FakeTensorMode, old: list[torch.Tensor], results: Any) -> Any:
-    """Return `results`, the last of which have the dtypes of `old`."""
-    with mode:
-        new = [
-            value if value.dtype == like.dtype else torch.empty_like(value, dtype=like.dtype)
-            for like, value in zip(old, results[-len(old) :], strict=True)
-        ]
-    return (*results[: -len(old)], *new)
 
 
 def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:

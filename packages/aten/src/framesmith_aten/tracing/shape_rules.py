@@ -1,8 +1,7 @@
-"""Shapes, strides and dtypes of results of a few operators for which torch's own rules are slow or wrong.
+"""Shapes and strides of results of a few operators for which torch's own rules are slow or wrong.
 
-That of layer norm runs a reference decomposition on fakes. That of batch norm gives statistics of low-precision inputs
-the wrong dtype on the CPU, and gives results the input's strides, where CPU kernels return contiguous or channels-last
-memory.
+That of layer norm runs a reference decomposition on fakes. That of batch norm gives results the input's strides, where
+CPU kernels return contiguous or channels-last memory.
 """
 
 from __future__ import annotations
@@ -37,25 +36,14 @@ def _has_contiguous_strides(tensor: torch.Tensor) -> bool:
 
 
 def _batch_norm(op: Any) -> Callable[..., Any]:
-    """CPU statistics of a low-precision input are float32 if any parameter is; running ones keep their dtype."""
+    """Contiguous results, or channels-last ones if the input's strides suggest that without being dense."""
 
-    def rule(input: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[torch.Tensor, ...] | None:
-        plain = _has_contiguous_strides(input)
-        half = input.dtype in (torch.float16, torch.bfloat16)
-        if input.device.type != "cpu" or (plain and not half):
+    def rule(input: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...] | None:
+        if input.device.type != "cpu" or _has_contiguous_strides(input):
             return None
-        out, mean, rstd, *updated = op(input, weight, bias, *rest)
-        if not plain:  # contiguous, or channels-last if the input's strides suggest that without being dense
-            format = torch.contiguous_format if input.is_contiguous() else unstable.suggest_memory_format(input)
-            out = torch.empty_like(out, memory_format=format)
-        if not half:
-            return out, mean, rstd, *updated
-        running = [stat for stat in rest[:2] if isinstance(stat, torch.Tensor)]
-        params = [param for param in (weight, bias, *running) if param is not None]
-        saved = torch.float32 if any(param.dtype is torch.float32 for param in params) else input.dtype
-        types = (saved, saved, *(stat.dtype for stat in running))
-        stats = zip((mean, rstd, *updated), types, strict=False)
-        return (out, *(stat.new_empty(stat.shape, dtype=dtype) for stat, dtype in stats))
+        out, *others = op(input, *rest)
+        format = torch.contiguous_format if input.is_contiguous() else unstable.suggest_memory_format(input)
+        return torch.empty_like(out, memory_format=format), *others
 
     return rule
 
