@@ -79,8 +79,8 @@ def texts(number: int) -> tuple[Tensor, ...]:
     return (torch.randint(TOKENS, (8, 24), generator=generator(number)),)
 
 
-def images(number: int) -> tuple[Tensor, ...]:
-    """Return images and their classes."""
+def pictures(number: int) -> tuple[Tensor, ...]:
+    """Return pictures and their classes."""
     g = generator(number)
     return torch.randn(8, 3, 16, 16, generator=g), torch.randint(CLASSES, (8,), generator=g)
 
@@ -127,15 +127,15 @@ class Language(nn.Module):
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(TOKENS, WIDTH), nn.Embedding(24, WIDTH)
+        self.tokens, self.positions = nn.Embedding(TOKENS, WIDTH), nn.Embedding(24, WIDTH)
         self.drop = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(WIDTH) for _ in range(2))
         self.norm = nn.LayerNorm(WIDTH)
-        for table in (self.tokens, self.places):
+        for table in (self.tokens, self.positions):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, texts: Tensor) -> Tensor:
-        x = self.drop(self.tokens(texts) + self.places(torch.arange(texts.shape[1])))
+        x = self.drop(self.tokens(texts) + self.positions(torch.arange(texts.shape[1])))
         for block in self.blocks:
             x = block(x)
         logits = self.norm(x) @ self.tokens.weight.T
@@ -192,7 +192,7 @@ def mlp_sgd() -> Program:
 def cnn_momentum() -> Program:
     model = cnn()
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
-    return plain(model, optimizer, crossed(model), images)
+    return plain(model, optimizer, crossed(model), pictures)
 
 
 @program
@@ -346,7 +346,7 @@ def schedulers() -> Program:
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer with a trained product of narrow matrices beside it."""
+    """A frozen linear layer, and beside it a trained matmul of narrow matrices."""
 
     def __init__(self, layer: nn.Linear, rank: int = 4) -> None:
         super().__init__()

@@ -39,6 +39,7 @@ OWN_FACTS = {
     "framesmith_aten/fakes/modes.py: _VIEWS": "the operator that a primitive of torch's is, for its cache of results",
     "framesmith_aten/fakes/modes.py: _CALLING": "which of torch's rules call others while no mode is active",
     "framesmith_aten/fakes/rules/elementwise.py: _ASKING": "what the rule beside it serves",
+    "framesmith_aten/fakes/rules/norms.py: _NORMS": "which results of norms have other dtypes than by torch's rules",
     "framesmith_aten/fakes/rules/python_kernels.py: _SERVED": "the dtypes that torch's rules serve",
     "framesmith_aten/fakes/rules/views.py: _VIEWS": "what the rule beside it serves",
     "framesmith_aten/operators.py: _BY_NUMBERS": "what foreach operators of tensors and numbers apply to each",

@@ -16,26 +16,20 @@ from framesmith_guards.torch_adapter import aten
 if TYPE_CHECKING:
     from framesmith_guards.torch_adapter import FakeTensorMode
 
-_NORMS: Final = frozenset(
-    {
-        aten.native_layer_norm.default,
-        aten.native_group_norm.default,
-        aten.native_batch_norm.default,
-        aten._native_batch_norm_legit.default,
-        aten._native_batch_norm_legit.no_stats,
-        aten._native_batch_norm_legit_no_training.default,
-        aten._native_batch_norm_legit_functional.default,
-        aten._batch_norm_with_update.default,
-        aten._batch_norm_with_update_functional.default,
-    }
-)
-#: Where among the results mean and reciprocal deviation are.
-_STATISTICS: Final = (1, 2)
-#: Operators whose last results are new values of arguments, by these arguments' positions.
-_NEW_VALUES: Final = {
-    aten._batch_norm_with_update_functional.default: (3, 4),
+#: Norms, with the positions of the arguments whose new values are their last results.
+_NORMS: Final[dict[Any, tuple[int, ...]]] = {
+    aten.native_layer_norm.default: (),
+    aten.native_group_norm.default: (),
+    aten.native_batch_norm.default: (),
+    aten._native_batch_norm_legit.default: (),
+    aten._native_batch_norm_legit.no_stats: (),
+    aten._native_batch_norm_legit_no_training.default: (),
     aten._native_batch_norm_legit_functional.default: (3, 4),
+    aten._batch_norm_with_update.default: (),
+    aten._batch_norm_with_update_functional.default: (3, 4),
 }
+#: Positions of mean and reciprocal deviation among the results.
+_STATISTICS: Final = (1, 2)
 _LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
 
@@ -43,7 +37,8 @@ def typed(
     mode: FakeTensorMode, op: Any, args: Sequence[Any], run: Callable[[Any], Any]
 ) -> tuple[torch.Tensor, ...] | None:
     """Return a norm's results with the dtypes that its kernels give; None for other operators."""
-    if op not in _NORMS:
+    updated = _NORMS.get(op)
+    if updated is None:
         return None
     with mode:
         results = list(run(args))
@@ -52,8 +47,7 @@ def typed(
             saved = torch.float32 if torch.float32 in others else args[0].dtype
             for at in _STATISTICS:
                 results[at] = _with_dtype(results[at], saved)
-        old = _NEW_VALUES.get(op, ())
-        for at, argument in zip(range(len(results) - len(old), len(results)), old, strict=True):
+        for at, argument in zip(range(len(results) - len(updated), len(results)), updated, strict=True):
             results[at] = _with_dtype(results[at], args[argument].dtype)
     return tuple(results)
 
