@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aot.clock import PartClock
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.saved_values import Traced
 from framesmith_aot.partition.split import Partition, forward_graph, partition
@@ -26,7 +27,6 @@ from framesmith_aot.runtime.training import training_function
 from framesmith_aot.shared_bodies import trace_shared
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
-from framesmith_aot.trace.clock import PartClock
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.fakes import new_fake_mode
-from framesmith_aten.graphs.cleanup import merge_equal
+from framesmith_aten.graphs.tidying.cleanup import merge_equal
 from framesmith_aten.meta import CHECKPOINT, CHECKPOINT_PATH, SAVED_IN, Checkpoint
 from framesmith_aten.tracing.tracer import GraphTracer
 

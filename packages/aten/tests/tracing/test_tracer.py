@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from traced import targets, trace
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
-from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead
+from framesmith_aten.graphs.tidying.cleanup import canonicalise, eliminate_dead
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_backends import CpuBackend
 

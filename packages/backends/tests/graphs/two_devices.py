@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from framesmith_aten.contract import BoxedFn
-from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 from framesmith_backends.cuda_graphs.capturable import parameters
 from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 from framesmith_backends.cuda_graphs.partition import Part, in_sequence

@@ -28,9 +28,9 @@ from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.backward import JointNode
 from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.output_groups import NodeShape
-from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
+from framesmith_aten.graphs.tidying.cleanup import is_removable
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.meta import CHECKPOINT_PATH, HELD, IN_BACKWARD, PHASE, READ_AGAIN, REENTRANT
 from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row

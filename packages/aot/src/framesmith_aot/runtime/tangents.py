@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import fx
 
-from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.nodes import dependents, factory_options
 from framesmith_aten.graphs.numbers import numbers_in
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.meta import TANGENT
 from framesmith_aten.symbolic import all_equal, has_symbols

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aot.clock import PartClock
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional, numbers
 from framesmith_aot.trace.checkpoints import packing
-from framesmith_aot.trace.clock import PartClock
 from framesmith_aot.trace.lazy_bits import Bits
 from framesmith_aot.trace.replacements.table import REPLACEMENTS, called, in_torchs_names
 from framesmith_aten import tensor_methods

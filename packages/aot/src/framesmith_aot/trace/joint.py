@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aot.clock import PartClock
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import JointNode, trace_backward
 from framesmith_aot.trace.checkpoints import mark_readers
-from framesmith_aot.trace.clock import PartClock
 from framesmith_aot.trace.collect import InputPair, collect
 from framesmith_aot.trace.control_flow.shared import TraceShared, share_bodies
 from framesmith_aot.trace.interpret import run_graph
@@ -29,10 +29,10 @@ from framesmith_aot.trace.numbers import refusing_new_assumptions
 from framesmith_aot.trace.rng_order import rules_for
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import python_kernels
-from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
-from framesmith_aten.graphs.idle_writes import drop_idle_writes
 from framesmith_aten.graphs.nodes import are_disjoint, view_root, view_source
-from framesmith_aten.graphs.unused_steps import drop_unused_steps
+from framesmith_aten.graphs.tidying.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.graphs.tidying.idle_writes import drop_idle_writes
+from framesmith_aten.graphs.tidying.unused_steps import drop_unused_steps
 from framesmith_aten.meta import PHASE
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Lowers

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.fakes.symbols import symbolic_fake, symbolic_number
-from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import is_symbolic

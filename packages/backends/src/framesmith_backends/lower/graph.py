@@ -12,10 +12,10 @@ import torch
 from torch import fx
 
 from framesmith_aten.contract import OnError
-from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.control_flow import BODIES, bodies_of
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
+from framesmith_aten.graphs.tidying.cleanup import is_removable
 from framesmith_aten.meta import CHECKPOINT_PATH, HELD, PHASE, TANGENT
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked

@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch import fx
 from torch.fx.node import Argument
 
-from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.reporting import Refusal

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 from framesmith_aten.meta import IN_BACKWARD, PHASE
 from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols

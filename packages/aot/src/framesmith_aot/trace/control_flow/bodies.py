@@ -15,10 +15,10 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.rng_order import rules_for
 from framesmith_aten.fakes import python_kernels
-from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
-from framesmith_aten.graphs.idle_writes import drop_idle_writes
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import view_root
+from framesmith_aten.graphs.tidying.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.graphs.tidying.idle_writes import drop_idle_writes
 from framesmith_aten.layouts import has_stride
 from framesmith_aten.meta import PHASE
 from framesmith_aten.tracing.tracer import GraphTracer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.cleanup import element_type, key_of
 from framesmith_aten.graphs.nodes import is_pure
+from framesmith_aten.graphs.tidying.cleanup import element_type, key_of
 from framesmith_aten.operators import is_view, view_written
 from framesmith_aten.symbolic import all_equal
 from framesmith_guards.torch_adapter import aten

@@ -7,9 +7,9 @@ import warnings
 import pytest
 import torch
 from harness import identity
-from hook_programs import PROGRAMS
 
 from framesmith_autograd_compiler import capture, disabled
+from hook_programs import PROGRAMS
 
 #: Passes that the engine runs, by the reason.
 FALLS_BACK = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from traced import targets, trace
 
-from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.graphs.tidying.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.meta import PHASE
 
 aten = torch.ops.aten

@@ -8,9 +8,9 @@ from torch import fx
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import new_fake_mode
-from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.control_flow import scan
-from framesmith_aten.graphs.unused_steps import drop_unused_steps
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
+from framesmith_aten.graphs.tidying.unused_steps import drop_unused_steps
 from framesmith_aten.graphs.verify import verify
 from framesmith_aten.tracing.tracer import GraphTracer
 

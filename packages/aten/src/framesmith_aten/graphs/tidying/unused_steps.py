@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import fx
 
-from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.control_flow import bodies_of, scan
+from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 
 
 def drop_unused_steps(graph: fx.Graph) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
-from framesmith_aten.graphs.idle_writes import drop_idle_writes
+from framesmith_aten.graphs.tidying.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.graphs.tidying.idle_writes import drop_idle_writes
 from framesmith_aten.operators import op_name
 
 aten = torch.ops.aten
