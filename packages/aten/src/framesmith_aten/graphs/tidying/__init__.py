@@ -1,1 +1,1 @@
-"""What is taken out of traced graphs: repeated and dead calls, writes and steps that change nothing."""
+"""Calls, writes and steps that are taken out of traced graphs: the repeated, the dead, those that change nothing."""
