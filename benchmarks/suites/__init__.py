@@ -77,7 +77,9 @@ SUITES = {
     "second_derivatives": Suite(
         "models", "gradient penalties, Hessians times vectors and MAML through compiled modules"
     ),
-    "whole_steps": Suite("models", "training steps with backward() inside, as one function and in parts"),
+    "whole_steps": Suite(
+        "models", "training steps with backward() inside: graphs, first steps, later ones, peak memory", selective=True
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Training steps compiled whole: graphs and breaks beside torch.compile's, the first three steps, the steady state."""
+"""Training steps compiled whole: graphs and breaks beside torch.compile's, first steps, later ones, peak memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from benchmarks.harness.graph_counts import breaks_of, counted, forget, print_gr
 from benchmarks.harness.measuring import measure_isolated
 from benchmarks.harness.registry import matching
 from benchmarks.harness.summary import print_summary
+from benchmarks.harness.tensors_made import PEAK
 from benchmarks.harness.timing import Row, Step, in_fresh_process, print_rows, ratios
 from benchmarks.models.selection import Selection
 from benchmarks.models.training_programs import PROGRAMS, new_program
@@ -99,7 +100,7 @@ def first_steps_of(name: str, names: list[str], rounds: int) -> list[Row]:
 
 
 def run(selection: Selection | None = None) -> list[Row]:
-    """Print the table of graphs; return the times of the first steps and of later ones."""
+    """Print the table of graphs; return the times of the first steps and of later ones, the latter with peak bytes."""
     selection = selection or Selection()
     cases = matching(CASES, selection.only, "program")
     names = selection.among(available())
@@ -111,7 +112,8 @@ def run(selection: Selection | None = None) -> list[Row]:
         print_rows(found)
         selection.keep(found)
         first += found
-        found = measure_isolated(case.name, names, prepare, case.name, rounds=selection.rounds_or(ROUNDS))
+        rounds = selection.rounds_or(ROUNDS)
+        found = measure_isolated(case.name, names, prepare, case.name, rounds=rounds, figure=PEAK)
         selection.keep(found)
         steady += found
     print_summary(first)
