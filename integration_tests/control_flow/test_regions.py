@@ -12,7 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import framesmith
+from framesmith_aot import compile_graph
 from framesmith_aten.graphs.control_flow import invoke_subgraph
+from framesmith_backends.eager import run_eagerly
 from integration_tests.transforms.autograd_functions import programs as functions
 from integration_tests.transforms.transforms import Tensor, close, m, plain, run
 
@@ -184,6 +186,28 @@ def calls(function: Callable[..., Any], *args: Any) -> int:
 @pytest.mark.parametrize("function", SHARED, ids=lambda one: one.__name__)
 def test_equal_calls_share_a_body(function: Callable[[Tensor], Any]) -> None:
     assert calls(function, m(5, 3)()) >= 2
+
+
+def test_a_leaf_and_a_result_are_operands_of_one_body() -> None:
+    """Each graph of a training step has one body for all layers, the one that reads the input among them."""
+    bodies: list[set[Any]] = []
+
+    def compiler(gm: torch.fx.GraphModule, inputs: Any, role: Any) -> Any:
+        found = gm.graph.find_nodes(op="call_function", target=invoke_subgraph)
+        bodies.append({getattr(gm, str(node.args[0])) for node in found})
+        return run_eagerly(gm)
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        return compile_graph(gm, inputs, compiler=compiler).function
+
+    weight = WEIGHTS[0].clone().requires_grad_()
+    x = m(5, 3)().requires_grad_()
+    framesmith.compile(layers_of(weight), backend=backend, fullgraph=True)(x).sum().backward()
+    assert [*map(len, bodies)] == [1, 1]
+    assert x.grad is not None
+    gradient, x.grad = x.grad, None
+    layers_of(weight)(x).sum().backward()
+    torch.testing.assert_close(gradient, x.grad)
 
 
 @pytest.mark.parametrize("function", IN_PLACE, ids=lambda one: one.__name__)

@@ -103,17 +103,16 @@ def _described(value: Any) -> Hashable:
     if not isinstance(value, torch.Tensor):
         return type(value), as_expressions(value)
     layout = as_expressions(value.shape), as_expressions(value.stride()), value.dtype, value.device
-    return *layout, value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg()
+    return *layout, value.requires_grad, value.is_conj(), value.is_neg()
 
 
 def _example(tracer: GraphTracer, value: Any) -> Any:
-    """Return a fake like an operand; one that is no leaf is the result of an operator."""
+    """Return a fake like an operand: no leaf, as a body that writes to one is not shared."""
     example = example_of(tracer, value)
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return example
     with functional.below(), unstable.disable_current_modes(), tracer.fake_mode, torch.enable_grad():
-        example.requires_grad_()
-        return example if value.is_leaf else example.view_as(example)
+        return example.requires_grad_().view_as(example)
 
 
 def _recorded(tracer: GraphTracer, body: AtenBody, operands: Sequence[Any]) -> Tensors:
