@@ -8,9 +8,9 @@ import pytest
 import torch
 from op_database import Watch
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten import failures, operators
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.table import TABLE
 from framesmith_guards.needs import is_missing
 from framesmith_guards.torch_adapter import aten

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.checks import kernel_probes
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
 from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed, effects_of
 

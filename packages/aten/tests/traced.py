@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.tracing.decompositions import lowers_nothing
 from framesmith_aten.tracing.tracer import GraphTracer
 

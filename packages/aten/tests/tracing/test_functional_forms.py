@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.tracing.functional_forms import functional_form, run_functionally, writing_operator
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 
 aten = torch.ops.aten

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from traced import targets, trace
 
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.graphs.tidying.cleanup import eliminate_dead
 
 aten = torch.ops.aten

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_aten.graphs import control_flow
 from framesmith_aten.graphs.tidying.cleanup import canonicalise, eliminate_dead
 from framesmith_aten.tracing.tracer import GraphTracer

@@ -15,8 +15,8 @@ from graphs.tracing import trace
 from graphs.tracing_symbolic import trace_symbolic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.launch.llvm import engine as native

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from graphs.tracing import trace
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.native_ops.matmul.operator import OPERATOR

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_backends.rewrite.unfused_bias import why_not, without_bias
 
 Tensor = torch.Tensor

@@ -8,9 +8,9 @@ import pytest
 import torch
 from graphs.tracing import trace
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from framesmith_aten.fakes.modes import new_fake_mode
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.target import GPU
