@@ -184,7 +184,7 @@ def test_every_topic_has_lines_with_an_id_and_a_line(records):
     framesmith.set_logs("+all")
     compiled = framesmith.compile(two_breaks)
     compiled(torch.rand(3))
-    compiled(torch.rand(4))
+    compiled(torch.rand(4, requires_grad=True))
     silent = [topic for topic in TOPICS if not of_topic(records, topic)]
     assert silent == ["torch"]  # which has lines where torch lacks something
     for record in records:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from training.step_cases import BATCH, CASES, new_step
+from integration_tests.training.step_cases import BATCH, CASES, new_step
 
 import framesmith
 
