@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from integration_tests.training.step_cases import BATCH, CASES, new_step
 
 import framesmith
+from integration_tests.training.step_cases import BATCH, CASES, new_step
 
 STEPS = 4
 
