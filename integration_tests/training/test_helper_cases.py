@@ -10,17 +10,10 @@ import torch
 import framesmith
 from benchmarks.models.helper_cases import HELPERS, trained
 
-#: Graphs of those that need more than two: their Python code goes other ways at later steps, or breaks.
-MORE_GRAPHS = {
-    "StepLR": 5,
-    "SequentialLR": 5,
-    "ChainedScheduler": 3,
-    "SWALR": 4,
-    "ReduceLROnPlateau": 3,
-    "update_bn": 9,
-}
-#: Graph breaks of ten steps: a metric that is read into Python, a number that is divided by, hooks in a pass.
-BREAKS = {"ReduceLROnPlateau": 2, "update_bn": 2, "optimizer in backward": 1}
+#: Graphs of those that need more than two: their Python code breaks.
+MORE_GRAPHS = {"update_bn": 9}
+#: Graph breaks of ten steps: a number that is divided by, hooks in a pass.
+BREAKS = {"update_bn": 2, "optimizer in backward": 1}
 
 
 def comparable(found: Any) -> Any:

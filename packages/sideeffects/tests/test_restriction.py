@@ -8,7 +8,7 @@ import pytest
 from sideeffects_fakes import Constant, Container, NewObject, existing, new
 
 from framesmith_guards import LocalSource
-from framesmith_sideeffects import ChangedAcrossCall, Journal, MutationRefused
+from framesmith_sideeffects import ChangedAcrossCall, Journal, MutationRefused, UsedAcrossCall
 
 
 class Plain:
@@ -153,3 +153,21 @@ def test_nothing_changes_on_both_sides_of_an_ordered_call() -> None:
     journal.record_ordered_call(print)
     with pytest.raises(ChangedAcrossCall):
         journal.mutate(other)
+
+
+def test_nothing_uses_what_a_call_changes_or_changes_again_what_it_may_read() -> None:
+    journal = Journal()
+    handed, read, other = existing(journal, "a", Plain()), existing(journal, "b", []), existing(journal, "c", [])
+    journal.mutate(read)
+    journal.store_global({}, "n", Constant(1))
+    journal.store_attr(handed, "x", Constant(1))
+    journal.record_changing_call(print, handed, changed=[handed])
+    for use in (
+        lambda: journal.load_attr(handed, "x"),
+        lambda: journal.pending_attrs(handed),
+        lambda: journal.store_attr(handed, "x", Constant(2)),
+        lambda: journal.mutate(read),
+    ):
+        with pytest.raises(UsedAcrossCall):
+            use()
+    journal.mutate(other)

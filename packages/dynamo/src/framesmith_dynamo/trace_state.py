@@ -29,13 +29,15 @@ class RestartTrace(Exception):
 class SpeculationLog:
     """The findings of failed attempts: the number of the outermost frame's instruction at which the graph must end.
 
-    `called_for_real`, `wide_numbers`: see `TraceFacts`. `outside`: the exception handled around the call.
+    `called_for_real`, `wide_numbers`, `follows_calls`: see `TraceFacts`. `outside`: the exception handled around the
+    call.
     """
 
     break_at: int | None = None
     reason: GraphBreak | None = None
     called_for_real: set[int] = field(default_factory=set)
     wide_numbers: bool = False
+    follows_calls: bool = False
     outside: BaseException | None = field(default_factory=sys.exception)
     #: Whether the program has declared graph breaks errors at the break.
     is_error: bool = False
@@ -106,6 +108,7 @@ class TraceState:
         self.symbols = Symbols(self.builder.fake_mode, self.policy)
         self.facts.called_for_real = self.log.called_for_real
         self.facts.wide_numbers = self.log.wide_numbers
+        self.facts.follows_calls = self.log.follows_calls
 
     def location(self) -> Location | None:
         """The trace's location in the user's program, in the innermost open frame."""

@@ -9,7 +9,7 @@ from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedContainer, TracedValue
 from framesmith_sideeffects.replay import Replay
-from framesmith_sideeffects.restriction import ChangedAcrossCall, MutationRefused, NotMadeHere
+from framesmith_sideeffects.restriction import ChangedAcrossCall, MutationRefused, NotMadeHere, UsedAcrossCall
 
 __all__ = [
     "DELETED",
@@ -30,6 +30,7 @@ __all__ = [
     "Restorable",
     "TracedContainer",
     "TracedValue",
+    "UsedAcrossCall",
     "__version__",
     "has_own_attribute",
     "load_source",

@@ -15,7 +15,14 @@ from framesmith_sideeffects.liveness import parts, reachable
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin, mutation_of
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedValue, is_new
-from framesmith_sideeffects.restriction import ChangedAcrossCall, MutationRefused, NestedBody, NotMadeHere, described
+from framesmith_sideeffects.restriction import (
+    ChangedAcrossCall,
+    MutationRefused,
+    NestedBody,
+    NotMadeHere,
+    UsedAcrossCall,
+    described,
+)
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -37,6 +44,7 @@ class Journal(Generic[V]):
         self._globals: dict[int, dict[str, Any]] = {}
         self._calls = 0
         self._sealed: frozenset[Key | int] = frozenset()
+        self._handed: frozenset[Key | int] = frozenset()
         self._live: tuple[TracedValue, ...] | None = None
         self._reached: dict[int, TracedValue] | None = None
         self._saved: dict[int, object] | None = None
@@ -173,6 +181,7 @@ class Journal(Generic[V]):
 
     def load_attr(self, value: TracedValue, name: str) -> V | Deleted | None:
         """The pending value of an attribute, DELETED, or None when the trace has not touched it (or may not)."""
+        self._check_not_handed(value)
         pending = self._attributes.get(id(value))
         return None if pending is None else pending.get(name)
 
@@ -183,6 +192,7 @@ class Journal(Generic[V]):
 
     def pending_attrs(self, value: TracedValue) -> dict[str, V | Deleted]:
         """All pending attributes of a value, in the order of its `__dict__`; DELETED for deleted ones."""
+        self._check_not_handed(value)
         return dict(self._attributes.get(id(value), ()))
 
     def was_deleted(self, value: TracedValue, name: str) -> bool:
@@ -255,7 +265,22 @@ class Journal(Generic[V]):
         self.record_call(function, *args)
         self._sealed = frozenset([*self._changes, *(key for key, value in shown.items() if is_new(value))])
 
+    def record_changing_call(self, function: Callable[..., Any], *args: TracedValue, changed: Iterable[V]) -> None:
+        """Note a call that changes the objects `changed`, and reads of others no more than variables and containers.
+
+        The trace may not use the objects afterwards, nor change again what the call may read: UsedAcrossCall.
+        """
+        self.record_call(function, *args)
+        read = (key for key in self._changes if key[0] in ("global", "contents") or key[-1] == CELL_CONTENTS)
+        self._handed |= {*read, *map(id, changed)}
+
+    def _check_not_handed(self, value: TracedValue) -> None:
+        if self._handed and id(value) in self._handed:
+            raise UsedAcrossCall(f"a {described(value)}")
+
     def _check_order(self, key: Key, value: TracedValue | None = None) -> None:
+        if self._handed and (key in self._handed or id(value) in self._handed):
+            raise UsedAcrossCall(f"the {key[0]} {key[-1]!r}" if value is None else f"a {described(value)}")
         if self._sealed and (key in self._sealed or id(value) in self._sealed):
             raise ChangedAcrossCall(f"the {key[0]} {key[-1]!r}" if value is None else f"a {described(value)}")
 
@@ -381,6 +406,7 @@ class Journal(Generic[V]):
         self._globals = dict(other._globals)
         self._calls = other._calls
         self._sealed = other._sealed
+        self._handed = other._handed
         self._lent = dict(other._lent)
         self._live = other._live
         self._reached = None

@@ -22,6 +22,13 @@ class ChangedAcrossCall(MutationRefused):
         super().__init__("what follows a call that may raise", f"{what} again")
 
 
+class UsedAcrossCall(MutationRefused):
+    """An object is used after a call that changes it: its state is known only when the compiled code runs."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("what follows a call that changes it", f"or read {what}")
+
+
 class NotMadeHere(TypeError):
     """A replay needs an object that `maker` makes when the compiled code runs."""
 

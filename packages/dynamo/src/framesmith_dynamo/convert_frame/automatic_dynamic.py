@@ -114,6 +114,11 @@ class History:
             return True
         return (changed or (self.dynamic is True and _is_argument(source))) and not _is_special(number)
 
+    def expect_changes(self, source: Source) -> None:
+        """Record that the number at a source changes between calls, as though it had been seen to."""
+        if self._is_automatic:
+            self.numbers[source.name] = CHANGED
+
     def _has_changed(self, number: int | float, source: Source) -> bool:
         seen = self.numbers.setdefault(source.name, number)
         if seen is not CHANGED and (type(seen) is not type(number) or seen != number):

@@ -78,6 +78,9 @@ class ShapePolicy(Protocol):
     def observe_number(self, number: int | float, source: Source) -> bool:
         """Record a number found at `source`, and return whether it is symbolic."""
 
+    def expect_changes(self, source: Source) -> None:
+        """Record that the number at `source` will have changed: it is symbolic from the next trace on."""
+
 
 class Symbols:
     """The symbols among the inputs of one trace."""
@@ -129,6 +132,10 @@ class Symbols:
         number = symbolic_number(self._mode, real, source, below=LARGEST_SYMBOL)
         self.numbers.append((source, number))
         return number
+
+    def expect_changes(self, source: Source) -> None:
+        """Note that the number at `source` will have changed at later calls."""
+        self._policy.expect_changes(source)
 
     def allow_unbacked(self) -> bool:
         """Allow unbacked symbols in this trace; False where they are allowed already, or nothing may be symbolic."""

@@ -160,8 +160,14 @@ class _Choice:
         """Return facts that an arm must leave as they are, beside the journal's objects."""
         state, facts, builder = self.frame.state, self.frame.state.facts, self.builder
         sets = (facts.hooked, facts.retains_grad, facts.hook_nodes, facts.entered_autocast, builder.state.opened)
-        late = None if facts.read_after_graph is None else len(facts.read_after_graph)
-        rest = (late, facts.runs_engine, state.handled, self.frame.handled, builder.assumptions)
+        rest = (
+            facts.has_ordered_effects,
+            len(facts.read_after_graph),
+            facts.runs_engine,
+            state.handled,
+            self.frame.handled,
+            builder.assumptions,
+        )
         return torch.is_grad_enabled(), builder.has_assumed, len(state.suspended_generators), *map(len, sets), *rest
 
     def _written(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:

@@ -11,7 +11,7 @@ from framesmith_bytecode import EXIT_SLOTS
 from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks, register_break
 from framesmith_dynamo.interpreter import inlining, repeated_regions
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
-from framesmith_dynamo.tensor_calls import calls
+from framesmith_dynamo.tensor_calls import calls, ordered_effects
 from framesmith_dynamo.tensor_calls.rollback import check_failure
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.trace_state import TraceState
@@ -373,6 +373,12 @@ class Frame:
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
         return calls.call_torch(self, target, args, kwargs)
+
+    def leave_call(self, function: Callable[..., object], args: Args, kwargs: Kwargs, changed: Sequence[Value]) -> bool:
+        return ordered_effects.left_to_python(self, self.state, function, args, kwargs, changed)
+
+    def expect_changes(self, source: Source) -> None:
+        self.state.symbols.expect_changes(source)
 
     def tensor_of(self, fake: torch.Tensor) -> Value | None:
         ref = self.state.builder.refs.get(id(fake))

@@ -29,7 +29,7 @@ from framesmith_guards import (
     note_location,
 )
 from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
-from framesmith_sideeffects import ChangedAcrossCall, MutationRefused
+from framesmith_sideeffects import ChangedAcrossCall, MutationRefused, UsedAcrossCall
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Instr
@@ -161,6 +161,9 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             _plan_ending(frame, log, came, broken)
         except GuardOnDataDependentSymNode as error:
             _plan_ending(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision on unbacked data: {error.cond}"))
+        except UsedAcrossCall as error:
+            log.follows_calls = True
+            raise RestartTrace from error
         except MutationRefused as error:
             kind = EFFECT_BETWEEN if isinstance(error, ChangedAcrossCall) else CACHED_OBJECT_CHANGED
             _plan_ending(frame, log, came, GraphBreak(kind, str(error)))

@@ -1,4 +1,4 @@
-"""Operators with effects outside of tensors: called after the graph, among the program's other side effects.
+"""Calls after the graph, among the program's other side effects: operators with effects, calls left to Python.
 
 A graph that fails on its data has called none of them, so its frame can begin again eagerly; each runs once, in the
 program's order. See docs/design/frontend/0006-failed-graphs-leave-no-effects.md.
@@ -16,6 +16,7 @@ from framesmith_aten.layouts import storage_id
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_frames import without_hook
 from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import MutationRefused
 
@@ -69,7 +70,7 @@ def placed_after_graph(
     """
     if effects.external and result is None and _after_graph(tr, state, target, args, kwargs):
         return True
-    if tr.facts.read_after_graph is not None:
+    if tr.facts.has_ordered_effects:
         raise GraphBreak(EFFECT_ORDER, getattr(target, "__name__", str(target)))
     return False
 
@@ -80,30 +81,65 @@ def _after_graph(tr: Tracer, state: TraceState, target: Any, args: Sequence[Any]
     So it is in bodies, and for arguments that may change until then. Breaks where the program may catch its error.
     """
     given = [*args, *kwargs.values()]
-    body = tr.facts.body
-    if body.level or body.functions or body.reentrant or state.builder.checkpoint is not None:
+    if _is_in_body(tr, state) or not all(map(_is_fixed, given)):
         return False
-    if state.builder.is_in_region or not all(map(_is_fixed, given)):
-        return False
-    if any(one.may_catch() for one in state.running) or state.handled is not None:
+    if _may_be_caught(state):
         raise GraphBreak(EFFECT_CAUGHT, getattr(target, "__name__", str(target)))
     modes = ambient.read() if state.builder.state.changes else None
     try:
         tr.journal.record_ordered_call(_called_with(target, len(args), tuple(kwargs), modes), *map(_as_it_is, given))
     except MutationRefused:
         return False
-    read = {storage_id(one.fake) for one in given if isinstance(one, TensorValue)}
-    tr.facts.read_after_graph = read | (tr.facts.read_after_graph or set())
+    _note_reads(tr, given)
+    tr.facts.has_ordered_effects = True
     return True
 
 
-def writes_too_early(tr: Tracer, builder: GraphBuilder, written: Sequence[torch.Tensor]) -> bool:
-    """Whether a call writes to memory of an input, or that an operator reads, which is called after the graph."""
-    read = tr.facts.read_after_graph
-    if read is None or not written:
+def left_to_python(
+    tr: Tracer,
+    state: TraceState,
+    function: Callable[..., object],
+    args: Sequence[Value],
+    kwargs: Mapping[str, Value],
+    changed: Sequence[Value],
+) -> bool:
+    """Note a call of the program's for after the graph; see `Tracer.leave_call`."""
+    if tr.facts.follows_calls or _is_in_body(tr, state) or _may_be_caught(state):
         return False
-    inputs = {storage_id(ref.fake) for ref in builder.inputs if ref.fake.layout is torch.strided}
-    return any(storage_id(one) in read | inputs for one in written if one.layout is torch.strided)
+    given = [*args, *kwargs.values()]
+    call = without_hook(_called_with(function, len(args), tuple(kwargs), None))
+    try:
+        tr.journal.record_changing_call(call, *map(_as_it_is, given), changed=changed)
+    except MutationRefused:
+        return False
+    _note_reads(tr, given)
+    return True
+
+
+def _is_in_body(tr: Tracer, state: TraceState) -> bool:
+    """Whether the trace is in a body that may be called otherwise than once by the graph."""
+    body, builder = tr.facts.body, state.builder
+    in_function = body.level or body.functions or body.reentrant
+    return bool(in_function) or builder.checkpoint is not None or builder.is_in_region
+
+
+def _may_be_caught(state: TraceState) -> bool:
+    """Whether the program may catch an error of the running instruction, or handles one."""
+    return any(one.may_catch() for one in state.running) or state.handled is not None
+
+
+def _note_reads(tr: Tracer, given: Sequence[Any]) -> None:
+    tr.facts.read_after_graph |= {storage_id(one.fake) for one in given if isinstance(one, TensorValue)}
+
+
+def writes_too_early(tr: Tracer, builder: GraphBuilder, written: Sequence[torch.Tensor]) -> bool:
+    """Whether a call writes to memory that a call after the graph reads: an operator with effects, also any input's."""
+    read = tr.facts.read_after_graph
+    if not written or not (read or tr.facts.has_ordered_effects):
+        return False
+    if tr.facts.has_ordered_effects:
+        read = read | {storage_id(ref.fake) for ref in builder.inputs if ref.fake.layout is torch.strided}
+    return any(storage_id(one) in read for one in written if one.layout is torch.strided)
 
 
 def _is_fixed(value: Any) -> bool:

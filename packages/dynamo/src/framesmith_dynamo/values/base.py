@@ -124,8 +124,12 @@ class TraceFacts:
     hooked: set[int] = field(default_factory=set)
     #: The storages of fakes that inputs get after the graph, by `tensor.data = ...`.
     shared_data: set[int] = field(default_factory=set)
-    #: The storages of fakes that operators with effects read after the graph; None if no such operator is called.
-    read_after_graph: set[int] | None = None
+    #: The storages of fakes that calls read which are made after the graph; and whether operators with effects are
+    #: among these calls.
+    read_after_graph: set[int] = field(default_factory=set)
+    has_ordered_effects: bool = False
+    #: Whether calls are interpreted that could be made after the graph: the trace uses what they change.
+    follows_calls: bool = False
     #: Tensors of the trace, by id, that keep their gradients.
     retains_grad: dict[int, Value] = field(default_factory=dict)
     #: Whether autograd's engine runs in the graph.
@@ -239,6 +243,15 @@ class Tracer(Protocol):
 
         The frame then runs eagerly. False, with nothing recorded, where the program may catch the exception.
         """
+
+    def leave_call(self, function: Callable[..., object], args: Args, kwargs: Kwargs, changed: Sequence[Value]) -> bool:
+        """Leave a call to Python, after the graph; it returns None and changes the objects `changed`, no tensors.
+
+        False, with nothing recorded, where it has to be interpreted.
+        """
+
+    def expect_changes(self, source: Source) -> None:
+        """Note that the number at a source will have changed at later calls: it is a symbol from the next trace on."""
 
     def tensor_of(self, fake: torch.Tensor) -> Value | None:
         """Return the value of a tensor of the trace, None of other fakes."""

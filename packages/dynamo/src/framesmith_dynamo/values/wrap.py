@@ -48,6 +48,7 @@ TABLES = (
     "framesmith_dynamo.values.tensors.leaves",
     "framesmith_dynamo.values.torch_api.checks",
     "framesmith_dynamo.values.torch_api.number_tensors",
+    "framesmith_dynamo.values.torch_api.schedulers",
     "framesmith_dynamo.values.torch_api.functions",
     "framesmith_dynamo.values.torch_api.operators",
     "framesmith_dynamo.values.higher_order.flex_attention",

@@ -12,7 +12,7 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import ConstantValue, plain
 from framesmith_dynamo.values.containers.base import MutableContainer
-from framesmith_dynamo.values.containers.items import LazyItem, resolved
+from framesmith_dynamo.values.containers.items import HandedItem, LazyItem, resolved
 from framesmith_dynamo.values.containers.mappings import MappingValue, is_unhashable, pairs_of
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.iteration.consuming import each
@@ -338,6 +338,15 @@ class DictValue(MutableContainer, MappingValue):
     def m___reversed__(self, tr: Tracer) -> Value:
         keys = self.keys_now(tr)[::-1]
         return tracked(tr, ConsumingIterator(type(reversed(self.cls())), keys, self, backwards=True))
+
+    def hand_over(self, tr: Tracer, hashed: object) -> None:
+        """Leave an item of an existing dict to a call after the graph: later uses of it raise UsedAcrossCall."""
+        assert self.source is not None
+        self.entries[hashed].value = HandedItem(tr, None, self.source, hashed)
+
+    def is_handed_over(self, hashed: object) -> bool:
+        """Whether an item was left to a call after the graph."""
+        return isinstance(self.entries[hashed].value, HandedItem)
 
     # Earlier states, for bodies that undo what they do
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
 from framesmith_guards import ItemSource
+from framesmith_sideeffects import UsedAcrossCall
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -46,9 +47,20 @@ class LazyItem(Value):
     def can_be_constant(self) -> bool:
         return _is_simple(self.obj)
 
+    def read(self) -> Value:
+        """Return the value of the item."""
+        return self.tr.wrap(self.obj, self.source)
+
+
+class HandedItem(LazyItem):
+    """An item of a dict that a call changes, which is made after the graph: the trace does not know it any more."""
+
+    __slots__ = ()
+
+    def read(self) -> Value:
+        raise UsedAcrossCall(f"the item {self.key!r} of {self.base.name}")
+
 
 def resolved(item: Value) -> Value:
     """Return the item itself, wrapped now if it was not."""
-    if not isinstance(item, LazyItem):
-        return item
-    return item.tr.wrap(item.obj, item.source)
+    return item.read() if isinstance(item, LazyItem) else item
