@@ -1,4 +1,4 @@
-"""Which functions compute with numbers and change nothing."""
+"""Functions that compute with numbers and change nothing, told from others."""
 
 from __future__ import annotations
 
