@@ -1,4 +1,4 @@
-"""Functions that compute with numbers and change nothing, told from others."""
+"""Functions that compute with numbers and change nothing, and others."""
 
 from __future__ import annotations
 
