@@ -10,11 +10,6 @@ import torch
 import framesmith
 from benchmarks.models.helper_cases import HELPERS, trained
 
-#: Graphs of those that need more than two: their Python code breaks.
-MORE_GRAPHS = {"update_bn": 9}
-#: Graph breaks of ten steps: a number that is divided by, hooks in a pass.
-BREAKS = {"update_bn": 2, "optimizer in backward": 1}
-
 
 def comparable(found: Any) -> Any:
     """Tensors and numbers of nested containers, without functions, which `state_dict`s of schedulers hold, too."""
@@ -29,10 +24,10 @@ def comparable(found: Any) -> Any:
 @pytest.mark.parametrize("name", HELPERS)
 def test_ten_steps_are_eagers(name: str) -> None:
     framesmith.reset()
-    found = trained(name, lambda step: framesmith.compile(step, strict=name not in BREAKS))
+    found = trained(name, lambda step: framesmith.compile(step, strict=True))
     expected = trained(name, lambda step: step)
     torch.testing.assert_close(comparable(found), comparable(expected), rtol=1e-4, atol=1e-5)
     stats = framesmith.stats()
     assert stats["frames_failed"] == 0
-    assert 0 < stats["graphs"] <= MORE_GRAPHS.get(name, 2), stats
-    assert stats["breaks"] <= BREAKS.get(name, 0), stats
+    assert 0 < stats["graphs"] <= 2, stats
+    assert stats["breaks"] == 0, stats

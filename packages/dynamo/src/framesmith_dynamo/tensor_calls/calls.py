@@ -34,6 +34,7 @@ from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.higher_order.derivatives.pullbacks import PullBackValue
+from framesmith_dynamo.values.tensors.scalar_tensors import forget_written
 from framesmith_dynamo.values.tensors.set_data import SHARED_DATA, breaks_sharing
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
@@ -280,8 +281,13 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
 
 
 def _check_writes(frame: TracingFrame, target: Any, written: Sequence[torch.Tensor], result: Any) -> None:
-    """Break where a call changes tensors, or takes a view, that something done after the graph depends on."""
+    """Break where a call changes tensors, or takes a view, that something done after the graph depends on.
+
+    What the trace knew of the items of changed tensors is forgotten.
+    """
     facts, builder = frame.facts, frame.state.builder
+    if facts.tensor_items:
+        forget_written(frame, written)
     if facts.hooked and any(storage_id(one) in facts.hooked for one in written if one.layout is torch.strided):
         raise GraphBreak(HOOKED, _name(target))
     if facts.shared_data and breaks_sharing(facts, builder, target, written, result):

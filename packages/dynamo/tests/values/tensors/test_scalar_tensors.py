@@ -1,4 +1,4 @@
-"""Sizes that pass through `torch.tensor`, and `min` and `max` of a tensor and a number, in one graph."""
+"""Sizes and counts in 0-d tensors, and `min` and `max` of a tensor and a number, in one graph."""
 
 import pytest
 import torch
@@ -19,6 +19,21 @@ def written_to(x):
     held = size(x)
     held += 2
     return TABLE[:held].sum() + x
+
+
+def written_to_in_a_list(x):
+    held = size(x)
+    torch._foreach_add_([held], 2)
+    return TABLE[:held].sum() + x
+
+
+def counted(x):
+    held = x.new_ones((), dtype=torch.int64)
+    held.zero_()
+    for _ in range(3):
+        held.add_(2).sub_(1)
+    held.mul_(2)
+    return x * held.item() + TABLE[: held.fill_(5)].sum()
 
 
 def written_to_by_data(x):
@@ -50,11 +65,13 @@ IN_ONE_GRAPH = {
     "a range": lambda x: x + sum(range(size(x))),
     "an item stored": stored,
     "returned": lambda x: (size(x) + 1, x + 1),
+    "written in place": written_to,
+    "set and counted": counted,
     "a constant": lambda x: x * torch.tensor(3).item() + TABLE[: torch.tensor(3)].sum(),
     "beyond 64 bits": lambda x: x + float((torch.tensor(2**62) * 2).item() < 0),
 }
 WRITTEN = {
-    "in place": written_to,
+    "in a list": written_to_in_a_list,
     "by way of data": written_to_by_data,
     "by way of a view": written_to_by_a_view,
 }
@@ -108,3 +125,20 @@ def test_gradients_are_those_of_the_tensor():
 def test_two_tensors_break():
     fn = compiled(lambda t: max(t, t * 2))
     assert fn(torch.tensor(2.0)) == 4 and fn.of_kind("break")
+
+
+def test_the_item_of_an_input_that_shares_memory_with_another_is_read():
+    def count(one, other):
+        one.zero_()
+        other.add_(5)
+        return one.item() + other.sum()
+
+    def arguments(shared):
+        base = torch.tensor([4, 4])
+        return base[0], base[0 if shared else 1 :][:1]
+
+    for order in ((False, True, False), (True, False, True)):
+        frames.reset()
+        fn = compiled(count)
+        for shared in order:
+            assert same(fn(*arguments(shared)), count(*arguments(shared)))

@@ -1,7 +1,7 @@
-"""0-d tensors whose integer the trace knows: sizes that a program puts into `torch.tensor`.
+"""0-d tensors whose integer the trace knows: sizes that a program puts into `torch.tensor`, counts that it sets.
 
-Results of operators on them are known as well, as long as nothing writes to the tensor; `item()` and conversions to an
-index return the original number, not an unbacked one.
+Results of operators on them are known as well, and what is added in place, as long as nothing else writes to the
+tensor; `item()` and conversions to an index return the original number, not an unbacked one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from framesmith_aten.layouts import share_storage
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 
@@ -37,7 +38,33 @@ def item_of(tr: Tracer, value: Value) -> Value | None:
     if not isinstance(value, TensorObject):
         return None
     known = tr.facts.tensor_items.get(id(value.ref))
-    return known[2] if known is not None and known[1] == value.fake._version else None
+    if known is None or known[1] != value.fake._version or _is_shared(tr, value):
+        return None
+    return known[2]
+
+
+def _is_shared(tr: Tracer, value: TensorObject) -> bool:
+    """Whether a tensor is an input, and another input shows its memory, which the trace may have written to.
+
+    That a written input shares no memory at other calls is guarded, see `framesmith_dynamo.residual.shared_memory`.
+    """
+    real = value.ref.real
+    if real is None:
+        return False
+    others = (ref.real for ref in tr.builder.inputs if ref is not value.ref)
+    return any(other is not None and share_storage(real, other) for other in others)
+
+
+def note_write(tr: Tracer, tensor: Value, op: str, operands: Sequence[Value], before: Value | None) -> None:
+    """Record the item of a tensor behind a write in place: "=" of a number, or an operator to its item `before`."""
+    if len(operands) != 1 or (number := _plain_int(operands[0])) is None:
+        return
+    if op == "=":
+        note_item(tr, tensor, number)
+    elif before is not None and _is_followed(op, before, number):
+        made = operations.binary(tr, op, before, number)
+        if made.is_symbolic() or abs(made.as_constant()) < 2**63:
+            note_item(tr, tensor, made)
 
 
 def note_result(tr: Tracer, result: Value, op: str, operands: Sequence[Value]) -> None:
@@ -66,6 +93,15 @@ def _is_followed(op: str, left: Value, right: Value) -> bool:
 def forget_item(tr: Tracer, tensor: TensorObject) -> None:
     """Forget a tensor's item, which may change from now on without a new version: through its `.data`."""
     tr.facts.tensor_items.pop(id(tensor.ref), None)
+
+
+def forget_written(tr: Tracer, written: Sequence[torch.Tensor]) -> None:
+    """Forget the items of tensors that a call writes to: of a list's tensors it may count no new version."""
+    items = tr.facts.tensor_items
+    for key, (tensor, _, _) in [*items.items()]:
+        assert isinstance(tensor, TensorObject)
+        if any(one.layout is torch.strided and share_storage(one, tensor.fake) for one in written):
+            del items[key]
 
 
 def _plain_int(value: Value) -> Value | None:

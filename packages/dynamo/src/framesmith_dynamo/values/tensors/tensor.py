@@ -18,7 +18,7 @@ from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
 from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
-from framesmith_dynamo.values.tensors.scalar_tensors import forget_item, item_of, note_result
+from framesmith_dynamo.values.tensors.scalar_tensors import forget_item, item_of, note_result, note_write
 from framesmith_dynamo.values.tensors.set_data import set_data
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import gathered, selected
@@ -177,7 +177,15 @@ class TensorValue(TensorObject):
         return result
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return tr.call_torch(INPLACE[op], (self, other), {}) if is_operand(other) else None
+        return self._written(tr, INPLACE[op], op, (other,), {}) if is_operand(other) else None
+
+    def _written(self, tr: Tracer, target: Any, op: str, args: Args, kwargs: Kwargs) -> Value:
+        """Return the result of a call that writes to the tensor, and record the tensor's item if known."""
+        before = item_of(tr, self)
+        result = tr.call_torch(target, (self, *args), kwargs)
+        if not kwargs:
+            note_write(tr, self, op, args, before)
+        return result
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
         return self._computed(tr, op, UNARY[op], self)
@@ -219,6 +227,21 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
     if args or kwargs:
         return tr.call_torch("type", (self, *args), kwargs)
     return tr.constant(self.fake.type())
+
+
+def _writing(name: str, op: str) -> CMethod:
+    return lambda tr, self, args, kwargs: self._written(tr, name, op, args, kwargs)
+
+
+for _name, _op in {"fill_": "=", "add_": "+", "sub_": "-", "mul_": "*"}.items():
+    c_method(_name, torch.Tensor)(_writing(_name, _op))
+
+
+@c_method("zero_", torch.Tensor)
+def _zero(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    result = tr.call_torch("zero_", (self, *args), kwargs)
+    note_write(tr, self, "=", (tr.constant(0), *args), None)
+    return result
 
 
 @c_method("storage_offset", torch.Tensor)
