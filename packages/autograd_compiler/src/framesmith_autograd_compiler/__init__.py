@@ -14,6 +14,7 @@ from framesmith_autograd_compiler.errors import AutogradCompilerError, CaptureUn
 from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.programs import Programs
 from framesmith_autograd_compiler.segments.runner import CompilerFn
+from framesmith_autograd_compiler.segments.user_code import PureCall, TraceCall
 
 __all__ = [
     "AutogradCompilerError",
@@ -22,6 +23,8 @@ __all__ = [
     "CompilerFn",
     "Program",
     "Programs",
+    "PureCall",
+    "TraceCall",
     "__version__",
     "capture",
     "disable",

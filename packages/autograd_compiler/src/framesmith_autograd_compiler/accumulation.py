@@ -41,7 +41,7 @@ class Accumulator:
     """
 
     def __init__(self, exclusive: bool, inputs: Sequence[torch.Tensor]) -> None:
-        self._exclusive = exclusive
+        self.exclusive = exclusive
         # Weak, as inputs are freed during the pass and their addresses used again.
         self._inputs = {id(value): weakref.ref(value) for value in inputs} if exclusive else {}
 
@@ -50,7 +50,7 @@ class Accumulator:
         variable = env[write.variable]
         if env[write.grad] is not None:
             before = variable.grad
-            if before is None and self._exclusive and self._may_take(env, write.grad, variable):
+            if before is None and self.exclusive and self._may_take(env, write.grad, variable):
                 grad = env[write.grad]
                 variable.grad = grad.detach() if grad._is_view() else grad
             elif before is not None and _adds_in_place(before, env[write.grad]):

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.meta import Key
+from framesmith_autograd_compiler import user_calls
 from framesmith_autograd_compiler.torch_adapter import unstable
 
 Tensors = Sequence[torch.Tensor | None]
@@ -113,39 +114,15 @@ def copy_slices_epilogue(
     return out
 
 
-def call_tensor_hook(hook: Callable[..., Any], grad: torch.Tensor | None) -> torch.Tensor | None:
-    """Call a hook of a tensor (`Tensor.register_hook`): its result replaces the gradient unless None."""
-    if grad is None:
-        return None
-    result = hook(grad)
-    return grad if result is None else result
-
-
 def call_cpp_hook(hook: int, grad: torch.Tensor | None) -> Any:
     """Call a C++ hook of a tensor, by the engine's number for it."""
     return unstable.engine.call_cpp_tensor_pre_hooks(hook, grad)
 
 
-def call_pre_hook(hook: Callable[..., Any], grads: Tensors) -> Tensors:
-    """Call a hook that runs before a node."""
-    result = hook(tuple(grads))
-    if result is None:
-        return grads
-    return (result,) if isinstance(result, torch.Tensor) else result
-
-
-def call_post_hook(hook: Callable[..., Any], outputs: Tensors, inputs: Tensors) -> Tensors:
-    """Call a hook that runs after a node."""
-    result = hook(tuple(outputs), tuple(inputs))
-    if result is None:
-        return outputs
-    return (result,) if isinstance(result, torch.Tensor) else result
-
-
 def call_leaf_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None:
     """Call a hook that runs after a leaf received its gradient."""
     if hook(variable) is not None:
-        raise RuntimeError("a hook after gradient accumulation must return None")
+        raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 
 def call_unpack_hook(hook: Callable[..., Any], packed: Any) -> torch.Tensor:
@@ -181,7 +158,14 @@ def call_backward(ctx: Any, saved: Sequence[torch.Tensor], grads: Tensors) -> Te
 #: Calls of user code whose results other calls read: they keep their position. Writes to `.grad`, and the hooks that
 #: follow them, are kinds of their own (see `schedule`); every other call in a captured graph is pure.
 OPAQUE: frozenset[Any] = frozenset(
-    {call_tensor_hook, call_cpp_hook, call_pre_hook, call_post_hook, call_unpack_hook, call_backward}
+    {
+        user_calls.call_tensor_hook,
+        user_calls.call_pre_hook,
+        user_calls.call_post_hook,
+        call_cpp_hook,
+        call_unpack_hook,
+        call_backward,
+    }
 )
 
 
@@ -190,7 +174,12 @@ def call_node(node: fx.Node, env: Env) -> Any:
     target: Any = node.target
     if isinstance(target, NodeCall) and not any(_present(arg, env) for arg in node.args[:1]):
         return _ABSENT
-    return target(*[_load(arg, env) for arg in node.args])
+    return target(*operands_of(node, env))
+
+
+def operands_of(node: fx.Node, env: Env) -> list[Any]:
+    """Return the values that a recorded call takes."""
+    return [_load(arg, env) for arg in node.args]
 
 
 class _Absent:

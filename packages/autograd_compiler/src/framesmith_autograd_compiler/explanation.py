@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from torch import fx
 
-from framesmith_autograd_compiler import calls
-from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, Step
+from framesmith_autograd_compiler import calls, user_calls
+from framesmith_autograd_compiler.schedule import Accumulation, Segment, Step
 
 #: Compiled calls, calls that run one by one, user code, and writes to `.grad`.
 StepKind = Literal["compiled", "call by call", "opaque", "accumulation"]
 
 #: By the call that records it: what user code is, and why it is not traced.
 WHY_OPAQUE: Final[dict[Any, tuple[str, str]]] = {
-    calls.call_tensor_hook: ("hook of a tensor", "user code, which may do more than compute its result"),
+    user_calls.call_tensor_hook: ("hook of a tensor", "user code, which may do more than compute its result"),
     calls.call_cpp_hook: ("hook in C++", "it has no Python to trace"),
-    calls.call_pre_hook: ("hook before a node", "user code, which may do more than compute its result"),
-    calls.call_post_hook: ("hook behind a node", "user code, which may do more than compute its result"),
+    user_calls.call_pre_hook: ("hook before a node", "user code, which may do more than compute its result"),
+    user_calls.call_post_hook: ("hook behind a node", "user code, which may do more than compute its result"),
     calls.call_leaf_hook: ("hook after accumulation", "user code, which may change the leaf"),
     calls.call_unpack_hook: ("unpack hook of a saved tensor", "user code, which may read from anywhere"),
     calls.call_backward: ("backward of a Function", "user code; its class has no `evaluate_backward` to trace"),
@@ -56,27 +56,35 @@ def name_of(hook: Any) -> str:
     return name if code is None else f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
 
 
-def explain_steps(steps: Sequence[Step], uncompiled: Iterable[int], hooks: Sequence[str]) -> Iterator[CapturedStep]:
-    """Yield the steps of a pass. `uncompiled`: the positions of segments without a compiled graph; `hooks`: names."""
+def explain_steps(
+    steps: Sequence[Step], uncompiled: Iterable[int], hooks: Sequence[str], untraced: Mapping[fx.Node, str]
+) -> Iterator[CapturedStep]:
+    """Yield the steps of a pass.
+
+    `uncompiled`: the positions of segments without a compiled graph; `hooks`: names; `untraced`: reasons of user code.
+    """
     without = {*uncompiled}
     for at, step in enumerate(steps):
         if isinstance(step, Segment):
-            names = tuple(name for node in step.nodes if (name := _name(node)) not in _BESIDE)
+            names = tuple(name for node in step.nodes if (name := _name(node, hooks)) not in _BESIDE)
             if names:
                 yield CapturedStep("call by call" if at in without else "compiled", names)
         elif isinstance(step, Accumulation):
             yield CapturedStep("accumulation", ("write to .grad",))
         elif step.node.target in WHY_OPAQUE:
             what, why = WHY_OPAQUE[step.node.target]
-            yield CapturedStep("opaque", (f"{what} {_hook(step, hooks)}".rstrip(),), why)
+            name = f"{what} {_hook(step.node, hooks)}".rstrip()
+            yield CapturedStep("opaque", (name,), untraced.get(step.node, why))
 
 
-def _name(node: fx.Node) -> str:
+def _name(node: fx.Node, hooks: Sequence[str]) -> str:
+    if node.target in WHY_OPAQUE and (hook := _hook(node, hooks)):
+        return f"{WHY_OPAQUE[node.target][0]} {hook}"
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _hook(step: Opaque, hooks: Sequence[str]) -> str:
-    for node in step.node.all_input_nodes:
+def _hook(call: fx.Node, hooks: Sequence[str]) -> str:
+    for node in call.all_input_nodes:
         given = calls.PASS_INPUT.get(node)
         if given is not None and given.kind == "hook" and given.index < len(hooks):
             return hooks[given.index]

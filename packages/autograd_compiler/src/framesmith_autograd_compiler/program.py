@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from framesmith_aten.contract import OnError
 from framesmith_autograd_compiler import calls
-from framesmith_autograd_compiler.accumulation import Accumulator, Write
 from framesmith_autograd_compiler.errors import warn_of_failure
 from framesmith_autograd_compiler.explanation import CapturedStep, accumulations_joined, explain_steps, name_of
-from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
-from framesmith_autograd_compiler.segments.runner import CompilerFn, SegmentRunner
+from framesmith_autograd_compiler.schedule import Step
+from framesmith_autograd_compiler.segments.plan import Plan
+from framesmith_autograd_compiler.segments.runner import CompilerFn
+from framesmith_autograd_compiler.segments.user_code import TRACEABLE, TraceCall, code_of, user_of
 from framesmith_guards import CompileId
 
 _PASSES = itertools.count()
 
+#: Combinations of the code of hooks and Functions that one pass is planned for.
+MOST_PLANS: Final = 16
+
 
 @dataclass
 class Program:
-    """The recorded `graph`, its steps, and its compiled segments.
+    """The recorded `graph`, and its steps with compiled segments, by the code of the user's functions: `plans`.
 
     `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and returns the gradients asked for by name
     (None for a leaf, whose gradient is in its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
@@ -36,28 +40,36 @@ class Program:
     graph: fx.Graph
     compiler_fn: CompilerFn
     on_failure: OnError = warn_of_failure
+    trace_call: TraceCall | None = None
     reasons: list[str] = field(default_factory=list)
     compile_id: CompileId = field(default_factory=lambda: CompileId(backward=next(_PASSES)))
     hooks: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        self.steps = schedule(self.graph)
-        # Other user code gets gradients before they are accumulated.
-        after = (calls.call_leaf_hook, calls.call_unpack_hook)
-        self._exclusive = all(step.node.target in after for step in self.steps if isinstance(step, Opaque))
-        self._last_uses = last_uses(self.graph, self.steps)
-        self._writes = {at: Write.of(step.node) for at, step in enumerate(self.steps) if isinstance(step, Accumulation)}
-        self._runners = {at: self._runner(at, step) for at, step in enumerate(self.steps) if isinstance(step, Segment)}
         placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
         self._placeholders = [(node, calls.PASS_INPUT.of(node)) for node in placeholders]
         self._result: Any = next(iter(reversed(self.graph.nodes))).args[0]
+        traceable = [] if self.trace_call is None else [node for node in self.graph.nodes if node.target in TRACEABLE]
+        self._users = [calls.PASS_INPUT.of(user_of(node)).index for node in traceable]
+        #: By the code of the user's functions in the pass; the first, without any, is that of passes beyond the limit.
+        self.plans: dict[tuple[Any, ...], Plan] = {}
+        if not traceable:
+            self.plans[()] = self._new_plan(None)
 
-    def _runner(self, number: int, segment: Segment) -> SegmentRunner:
-        taken = {*segment.inputs}
-        released = [node for node in self._last_uses[number] if node in taken]
-        return SegmentRunner(
-            segment, number, released, self.compiler_fn, self.on_failure, self.compile_id, self.reasons
-        )
+    def _new_plan(self, trace_call: TraceCall | None) -> Plan:
+        return Plan(self.graph, self.compiler_fn, self.on_failure, trace_call, self.compile_id, self.reasons)
+
+    def _plan(self, hooks: Sequence[Any]) -> Plan:
+        """Return the plan for hooks and Functions of this code."""
+        code = tuple([code_of(hooks[index]) for index in self._users])
+        known = self.plans.get(code)
+        if known is None:
+            if len(self.plans) >= MOST_PLANS:
+                self.note(f"hooks are not traced: those of {MOST_PLANS} kinds of passes are already")
+                code = ()
+            known = self.plans.get(code) or self._new_plan(self.trace_call if code else None)
+            self.plans[code] = known
+        return known
 
     def note(self, reason: str) -> None:
         """Add a reason, once."""
@@ -66,17 +78,26 @@ class Program:
 
     def explain(self) -> list[CapturedStep]:
         """Return what is compiled, what runs call by call, and what stays opaque and why, in the order of the pass."""
-        uncompiled = (at for at, runner in self._runners.items() if not runner.modules)
-        return [*explain_steps(self.steps, uncompiled, self.hooks or ())]
+        return [step for plan in self.plans.values() for step in self._explained(plan)]
+
+    def _explained(self, plan: Plan) -> Iterator[CapturedStep]:
+        uncompiled = (at for at, runner in plan.runners.items() if not runner.modules)
+        return explain_steps(plan.steps, uncompiled, self.hooks or (), plan.untraced)
 
     def __str__(self) -> str:
-        lines = [f"[{self.compile_id}] backward pass of {len(self.steps)} steps"]
+        lines = [f"[{self.compile_id}] backward pass of {sum(len(plan.steps) for plan in self.plans.values())} steps"]
         return "\n    ".join([*lines, *accumulations_joined(self.explain()), *self.reasons])
 
     @property
     def modules(self) -> list[fx.GraphModule]:
         """The compiled ATen graphs, segment by segment."""
-        return [module for number in sorted(self._runners) for module in self._runners[number].modules]
+        runners = [plan.runners[number] for plan in list(self.plans.values()) for number in sorted(plan.runners)]
+        return [module for runner in runners for module in runner.modules]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of all plans."""
+        return [step for plan in self.plans.values() for step in plan.steps]
 
     def run(
         self,
@@ -96,19 +117,8 @@ class Program:
         env = self._bound(
             {"input": inputs, "size": sizes, "scalar": scalars, "hook": hooks, "packed": packed, "number": numbers}
         )
-        accumulator = Accumulator(self._exclusive, inputs)
-        inputs.clear()
         with torch.no_grad():
-            for number, step in enumerate(self.steps):
-                write = self._writes.get(number)
-                if write is not None:
-                    accumulator.run(write, env)
-                elif isinstance(step, Segment):
-                    self._runners[number].run(env)
-                else:
-                    env[step.node] = calls.call_node(step.node, env)
-                for node in self._last_uses[number]:
-                    env.pop(node, None)
+            self._plan(hooks).run(env, inputs)
         return [None if node is None else env[node] for node in self._result]
 
     def _bound(self, sources: dict[calls.InputKind, Sequence[Any]]) -> calls.Env:

@@ -17,6 +17,7 @@ from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import warn_of_failure
 from framesmith_autograd_compiler.program import Program
 from framesmith_autograd_compiler.segments.runner import CompilerFn
+from framesmith_autograd_compiler.segments.user_code import TraceCall
 
 #: Programs in a cache; the least recently used one is dropped.
 CACHE_SIZE: Final = 256
@@ -24,10 +25,14 @@ CACHE_SIZE: Final = 256
 
 @dataclass
 class Programs:
-    """Programs by pattern. One thread at a time uses it, inside the engine's gate."""
+    """Programs by pattern. One thread at a time uses it, inside the engine's gate.
+
+    `trace_call` traces hooks and Functions' backwards into their graphs; without it, all of them stay opaque.
+    """
 
     compiler_fn: CompilerFn
     on_failure: OnError = warn_of_failure
+    trace_call: TraceCall | None = None
     _by_pattern: OrderedDict[Any, Program] = field(default_factory=OrderedDict)
 
     def find(self, graph: fx.Graph) -> Program | None:
@@ -39,7 +44,7 @@ class Programs:
         return known
 
     def make(self, graph: fx.Graph) -> Program:
-        program = Program(graph, self.compiler_fn, self.on_failure)
+        program = Program(graph, self.compiler_fn, self.on_failure, self.trace_call)
         pattern = pattern_of(graph)
         if pattern is not None:
             self._by_pattern[pattern] = program

@@ -22,7 +22,7 @@ from framesmith_aten.fakes.symbols import symbolic_number
 from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.meta import ORIGIN
 from framesmith_aten.symbolic import is_symbolic
-from framesmith_autograd_compiler import calls
+from framesmith_autograd_compiler import calls, user_calls
 from framesmith_autograd_compiler.errors import CaptureUnsupported
 from framesmith_guards import LocalSource
 
@@ -158,17 +158,17 @@ class Recorder:
         return self._parts(node, [wanted and grad is not None for wanted, grad in zip(needed, grads, strict=True)])
 
     def tensor_pre_hook(self, inputs: list[Any], hook: int, index: int) -> list[Any]:
-        return self._replaced(inputs, index, calls.call_tensor_hook, self._hook(hook))
+        return self._replaced(inputs, index, user_calls.call_tensor_hook, self._hook(hook))
 
     def cpp_tensor_pre_hook(self, inputs: list[Any], hook: int, index: int) -> list[Any]:
         return self._replaced(inputs, index, calls.call_cpp_hook, hook)
 
     def pre_hook(self, inputs: Values, hook: int) -> list[Any]:
-        node = self._call(calls.call_pre_hook, (self._hook(hook), list(inputs)))
+        node = self._call(user_calls.call_pre_hook, (self._hook(hook), list(inputs)))
         return self._parts(node, [value is not None for value in inputs])
 
     def post_hook(self, outputs: Values, inputs: Values, hook: int) -> list[Any]:
-        node = self._call(calls.call_post_hook, (self._hook(hook), list(outputs), list(inputs)))
+        node = self._call(user_calls.call_post_hook, (self._hook(hook), list(outputs), list(inputs)))
         return self._parts(node, [value is not None for value in outputs])
 
     def post_acc_grad_hook(self, variable: torch.Tensor, hook: int) -> list[Any]:
@@ -260,7 +260,7 @@ def _before_hooks(result: fx.Node | None) -> fx.Node | None:
     if result is None or not result.users:
         return result
     before: Any = result
-    while before.target in (calls.call_tensor_hook, calls.call_cpp_hook):
+    while before.target in (user_calls.call_tensor_hook, calls.call_cpp_hook):
         before = before.args[1]
     return cast("fx.Node", before)
 

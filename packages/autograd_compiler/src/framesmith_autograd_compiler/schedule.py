@@ -7,11 +7,17 @@ mutates a leaf there (an optimizer in the backward pass) can only run later than
 Note [Partial writes]: after the derivative of an in-place mutation of a view, part of a gradient is overwritten in
 place. Within the segment that computed the gradient, that is a mutation of an intermediate. After user code in between,
 it would mutate an input of the next segment that shares memory with another: then it is a step by itself.
+
+Note [Traced calls]: user code without side effects is part of a segment (`segments.user_code`, Note [User code]). What
+it reads is guarded when its segment begins. So other user code ends a segment with a traced call, and a hook after
+accumulation that was deferred comes before the next traced call. That a call cannot be traced is found when its segment
+is traced: the steps are then planned again, and those that have run are still the first ones.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -45,9 +51,13 @@ class Accumulation:
 Step = Segment | Opaque | Accumulation
 
 
-def schedule(graph: fx.Graph) -> list[Step]:
-    """Return the steps, in an order that respects every dependency and the order of the user's hooks."""
-    planner = _Planner()
+def schedule(graph: fx.Graph, traced: Collection[fx.Node] = (), open_calls: Collection[fx.Node] = ()) -> list[Step]:
+    """Return the steps, in an order that respects every dependency and the order of the user's hooks.
+
+    `traced`: calls of user code that are pure; `open_calls`: those of them that read what writes to `.grad` change. The
+    steps before the segment of a traced call stay the same when it is no longer traced: see Note [Traced calls].
+    """
+    planner = _Planner(traced, open_calls)
     for node in graph.nodes:
         if node.op == "call_function":
             planner.add(node)
@@ -73,7 +83,10 @@ def last_uses(graph: fx.Graph, steps: list[Step]) -> list[list[fx.Node]]:
 
 
 class _Planner:
-    def __init__(self) -> None:
+    def __init__(self, traced: Collection[fx.Node], open_calls: Collection[fx.Node]) -> None:
+        self._traced = traced
+        self._open_calls = open_calls
+        self._holds_traced = False
         self.steps: list[Step] = []
         self._pure: list[fx.Node] = []
         self._pending: set[fx.Node] = set()
@@ -85,8 +98,14 @@ class _Planner:
             self._deferred.append(Accumulation(node))
         elif node.target is calls.call_leaf_hook:
             self._deferred.append(Opaque(node))
+        elif node in self._traced:
+            if self._sees_deferred(node):
+                self.flush()
+            self._add_pure(node)
+            self._holds_traced = True
         elif node.target in calls.OPAQUE:
-            if self._may_see_deferred(node) or any(source in self._pending for source in node.all_input_nodes):
+            waits = any(source in self._pending for source in node.all_input_nodes)
+            if waits or self._holds_traced or self._may_see_deferred(node):
                 self.flush()
             self._add_opaque(node)
         elif node.target is calls.copy_slices_epilogue and node.args[1] not in self._pending:
@@ -96,8 +115,17 @@ class _Planner:
         elif node.target is operator.getitem and node.args[0] in self._opaque:
             self._add_opaque(node)
         else:
-            self._pure.append(node)
-            self._pending.add(node)
+            self._add_pure(node)
+
+    def _add_pure(self, node: fx.Node) -> None:
+        self._pure.append(node)
+        self._pending.add(node)
+
+    def _sees_deferred(self, node: fx.Node) -> bool:
+        """Whether a traced call, or its guards, may read what deferred steps change."""
+        if node in self._open_calls:
+            return bool(self._deferred)
+        return any(isinstance(step, Opaque) for step in self._deferred)
 
     def _may_see_deferred(self, node: fx.Node) -> bool:
         """Whether an opaque call may depend on deferred steps: an unpack hook sees other hooks alone."""
@@ -114,6 +142,7 @@ class _Planner:
             self.steps.append(Segment(self._pure))
         self.steps += self._deferred
         self._pure, self._pending, self._deferred = [], set(), []
+        self._holds_traced = False
 
 
 def _close(segment: Segment) -> None:

@@ -20,6 +20,7 @@ from framesmith_dynamo.convert_frame.dynamic_marks import (
 )
 from framesmith_dynamo.convert_frame.errors import BreakNotAllowed, EagerNotAllowed, RecompileLimit
 from framesmith_dynamo.convert_frame.events import FrameEvent
+from framesmith_dynamo.convert_frame.pure_calls import NotPure, PureCall, trace_pure_call
 from framesmith_dynamo.convert_frame.torch_hook import skipped_by_torch
 from framesmith_dynamo.graph.finished import GraphInput
 from framesmith_dynamo.residual.raising import raising
@@ -44,6 +45,8 @@ __all__ = [
     "GraphBreak",
     "GraphInput",
     "MarkViolated",
+    "NotPure",
+    "PureCall",
     "RecompileLimit",
     "StanceForbids",
     "SwitchWarning",
@@ -60,5 +63,6 @@ __all__ = [
     "memory_budget",
     "raising",
     "skipped_by_torch",
+    "trace_pure_call",
     "why_not_compiled",
 ]

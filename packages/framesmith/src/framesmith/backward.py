@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from framesmith.reports.steps import StepReport
 from framesmith.session import cache_key
 from framesmith_aten.contract import Runner
 from framesmith_autograd_compiler import Capture, Programs
+from framesmith_dynamo import NotPure, PureCall, trace_pure_call
 from framesmith_guards import warn_user
 
 
@@ -104,4 +106,13 @@ def new_programs(config: CompileConfig, observe: Callable[[StepReport], None] | 
             examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
             return compile_graph(gm, examples)
 
-    return Programs(compiler_fn, failures.report)
+    return Programs(compiler_fn, failures.report, trace_user_code)
+
+
+def trace_user_code(function: FunctionType, arguments: Sequence[Any], *, dynamic: bool) -> PureCall | str:
+    """Trace a hook, or a Function's backward, for a captured pass: `framesmith_autograd_compiler.TraceCall`."""
+    try:
+        with framesmith_frames.deactivated(), framesmith_autograd_compiler.disabled():
+            return trace_pure_call(function, arguments, dynamic=dynamic)
+    except NotPure as error:
+        return str(error)

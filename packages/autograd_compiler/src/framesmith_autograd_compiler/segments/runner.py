@@ -6,7 +6,7 @@ behind it needs out of the environment, and hands them to the compiled function 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,9 +19,19 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import CompilerFailed, warn_of_failure
 from framesmith_autograd_compiler.schedule import Segment
-from framesmith_autograd_compiler.segments.tracer import DynamicDims, OffsetQueries, Traced, trace
+from framesmith_autograd_compiler.segments.tracer import Capture, DynamicDims, OffsetQueries, Traced, trace
+from framesmith_autograd_compiler.segments.user_code import (
+    MOST_CHANGES,
+    MOST_VERSIONS,
+    TRACEABLE,
+    TraceCall,
+    Untraced,
+    UserCode,
+)
 from framesmith_autograd_compiler.segments.variants import (
+    FUNCTION,
     MOST_EXACT,
+    Captured,
     Compiled,
     DynamicVariant,
     Layouts,
@@ -33,7 +43,7 @@ from framesmith_autograd_compiler.segments.variants import (
     signature,
 )
 from framesmith_autograd_compiler.torch_adapter import unstable
-from framesmith_guards import CompileContext, CompileId, GuardError, compile_context
+from framesmith_guards import CheckProgram, CompileContext, CompileId, GuardError, compile_context
 
 CompilerFn = Callable[[fx.GraphModule], "Callable[..., Any] | Runner"]
 """Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors, or a `Runner`."""
@@ -55,6 +65,10 @@ NO_SYMBOLS: Final = (CompilerFailed, GuardError, RuntimeError, *NOT_TRACED)
 MOST_SIGNATURES: Final = 64
 
 
+Found = tuple[Compiled, Captured]
+"""A compiled segment, and the tensors that the user code in it reads from elsewhere."""
+
+
 @dataclass(frozen=True)
 class Failed:
     """The error of compiling for values of these layouts."""
@@ -69,7 +83,8 @@ class SegmentRunner:
     """A `segment` of a program and its compiled variants; `number` is its place among the steps.
 
     `released`: inputs that no later step needs. `reasons` says why segments run call by call; `on_failure` is called
-    where that is the compiler's fault.
+    where that is the compiler's fault. `trace_call` traces the user code in it, of which `open_calls` read what writes
+    to `.grad` change. `run` raises Untraced, before it has any effect, where some of it cannot be in a segment.
     """
 
     segment: Segment
@@ -79,8 +94,12 @@ class SegmentRunner:
     on_failure: OnError
     compile_id: CompileId
     reasons: list[str]
+    trace_call: TraceCall | None = None
+    open_calls: Collection[fx.Node] = ()
     signatures: dict[Any, Variants] = field(default_factory=dict)
     _recent: RecentVariants = field(default_factory=RecentVariants)
+    #: Of each call of user code: the checks of the versions that were traced.
+    _versions: dict[fx.Node, list[CheckProgram]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         last = {source: at for at, node in enumerate(self.segment.nodes) for source in (*node.all_input_nodes, node)}
@@ -98,22 +117,24 @@ class SegmentRunner:
     def run(self, env: calls.Env) -> None:
         """Compute the segment's outputs in the environment; see Note [Liveness]."""
         values = [env[node] for node in self.segment.inputs]
-        found: Compiled | Failed | None = self._recent.find(values)
+        found: Found | Failed | None = self._recent.find(values)
         if found is None and all(one.layout is torch.strided for one in values if isinstance(one, torch.Tensor)):
             found = self._function(values)
-        if not isinstance(found, Compiled):
+        if not isinstance(found, tuple):
             values.clear()
             self._run_calls(env)  # raises the errors of the program's own operations
             if found is not None:
                 self._report(found.error)  # if this raises, the next pass of this kind tries again
                 found.variants.add_failed(found.layouts)
             return
-        arguments = [values[index] for index in found.inputs]
+        compiled, captured = found
+        arguments = [values[index] for index in compiled.inputs]
+        arguments += captured
         values.clear()
         for node in self.released:
             env.pop(node)
-        results = found.run(arguments)
-        for node, position in zip(self.segment.outputs, found.outputs, strict=True):
+        results = compiled.run(arguments)
+        for node, position in zip(self.segment.outputs, compiled.outputs, strict=True):
             env[node] = None if position is None else results[position]
 
     def _run_calls(self, env: calls.Env) -> None:
@@ -122,7 +143,7 @@ class SegmentRunner:
             for one in unneeded:
                 env.pop(one, None)
 
-    def _function(self, values: list[Any]) -> Compiled | Failed | None:
+    def _function(self, values: list[Any]) -> Found | Failed | None:
         """Return the compiled segment for such values, compiled now if it is new; None to run call by call."""
         key = tuple(map(signature, values))
         variants = self.signatures.get(key)
@@ -135,10 +156,17 @@ class SegmentRunner:
             found = variants.find(values)
         except KeyError:
             with compile_context(CompileContext(self.compile_id)):
-                return self._compile(values, variants)
-        if found is not None and not found.offset_dependent and found.exact_checks < MOST_EXACT:
-            found.exact_checks += 1
-            self._recent.note(found, exact_check(values))
+                compiled = self._compile(values, variants)
+            if not isinstance(compiled, Compiled):
+                return compiled
+            captured = compiled.captured(values)
+            assert captured is not None, "the guards of user code hold for the call that was traced"
+            return compiled, captured
+        if found is not None:
+            compiled, _ = found
+            if not compiled.offset_dependent and compiled.exact_checks < MOST_EXACT:
+                compiled.exact_checks += 1
+                self._recent.note(compiled, exact_check(values, compiled.user))
         return found
 
     def _compile(self, values: list[Any], variants: Variants) -> Compiled | Failed | None:
@@ -149,6 +177,8 @@ class SegmentRunner:
                 variants.dynamic.append(made)
                 self._recent.note(made.compiled, made.exact)
                 return made.compiled
+            except Untraced:
+                raise
             except Exception as error:
                 variants.refuse()
                 cause = error.cause if isinstance(error, CompilerFailed) else error
@@ -160,36 +190,65 @@ class SegmentRunner:
             self._note(why)
             return None
         try:
-            compiled = self._compiled(self._traced(values, {}))
+            compiled = self._compiled(*self._traced(values, {}))
+        except Untraced:
+            raise
         except Exception as error:
             return Failed(error.cause if isinstance(error, CompilerFailed) else error, variants, layouts_of(values))
         variants.add_static(values, compiled)
         return compiled
 
     def _dynamic_variant(self, values: list[Any], dynamic_dims: DynamicDims) -> DynamicVariant:
-        traced = self._traced(values, dynamic_dims)
+        traced, user = self._traced(values, dynamic_dims)
         if traced.offset_dependent:
             raise TraceUnsupported("storage-offset", "a segment", "its results depend on storage offsets of its inputs")
-        return dynamic_variant(traced, self._compiled(traced), values)
+        return dynamic_variant(traced, self._compiled(traced, user), values)
 
-    def _traced(self, values: list[Any], dynamic_dims: DynamicDims) -> Traced:
-        segment = self.segment
+    def _traced(self, values: list[Any], dynamic_dims: DynamicDims) -> tuple[Traced, CheckProgram | None]:
+        """Return the traced segment, and the check of the user code in it."""
+        segment, user = self.segment, UserCode(self.trace_call, self.segment.inputs, self.open_calls)
 
-        def run(fakes: list[Any], queries: OffsetQueries) -> list[Any]:
+        def run(fakes: list[Any], queries: OffsetQueries, capture: Capture) -> list[Any]:
             env = dict(zip(segment.inputs, fakes, strict=True))
             for node in segment.nodes:
+                if node.target in TRACEABLE:
+                    env[node] = user.run(node, calls.operands_of(node, env), capture)
+                    continue
                 with queries if isinstance(node.target, calls.Evaluation) else nullcontext():
                     env[node] = calls.call_node(node, env)
             return [env[node] for node in segment.outputs]
 
-        return trace(run, values, dynamic_dims)
+        try:
+            traced = trace(run, values, dynamic_dims)
+        except Exception as error:
+            if user.refused:
+                raise Untraced(user.refused) from error
+            raise
+        if user.refused:
+            raise Untraced(user.refused)
+        self._note_versions(user, values)
+        return traced, user.whole_check()
 
-    def _compiled(self, traced: Traced) -> Compiled:
+    def _note_versions(self, user: UserCode, values: Sequence[Any]) -> None:
+        """Count the versions of each call of user code; raise Untraced for one that is another too often."""
+        changing: dict[fx.Node, str | None] = {}
+        for node in user.guards:
+            versions = self._versions.setdefault(node, [])
+            if not any(check(tuple(values), FUNCTION) for check in versions):
+                versions.append(user.check(node))
+                more = sum(len(traced) - 1 for traced in self._versions.values())
+                if len(versions) > MOST_VERSIONS or (len(versions) > 1 and more > MOST_CHANGES):
+                    missed = versions[0].explain(tuple(values), FUNCTION)
+                    changing[node] = f"it differs from pass to pass: {missed}"
+        if changing:
+            raise Untraced(changing)
+
+    def _compiled(self, traced: Traced, user: CheckProgram | None) -> Compiled:
         try:
             runner = Runner.of(self.compiler_fn(traced.module))
         except Exception as error:
             raise CompilerFailed(error) from error
-        return Compiled(runner, traced.module, traced.inputs, traced.outputs, traced.offset_dependent)
+        return Compiled(runner, traced.module, traced.inputs, traced.outputs, traced.offset_dependent, user)
 
     def _note(self, why: str) -> None:
         reason = f"segment {self.number} runs call by call: {why}"

@@ -64,12 +64,18 @@ class Traced:
     offset_dependent: bool
 
 
-def trace(run: Callable[[list[Any], OffsetQueries], list[Any]], inputs: Values, dynamic_dims: DynamicDims) -> Traced:
+Capture = Callable[[torch.Tensor], torch.Tensor]
+"""Makes an input of the graph, behind all others, of a tensor; returns its fake."""
+
+Run = Callable[[list[Any], OffsetQueries, Capture], list[Any]]
+
+
+def trace(run: Run, inputs: Values, dynamic_dims: DynamicDims) -> Traced:
     """Trace `run` for values like `inputs`. Raises the errors of `run` on fake tensors, and TraceUnsupported.
 
-    `run` gets fakes, and the `OffsetQueries` to enter around code that is not torch's. The graph holds ATen overloads
-    on plain tensors, `meta["val"]` on every node; it is not functional where a derivative itself mutates its
-    intermediates.
+    `run` gets fakes, the `OffsetQueries` to enter around code that is not torch's, and a `Capture`. The graph holds
+    ATen overloads on plain tensors, `meta["val"]` on every node; it is not functional where a derivative itself mutates
+    its intermediates.
     """
     mode = new_fake_mode()
     tracer = GraphTracer(mode)
@@ -80,11 +86,21 @@ def trace(run: Callable[[list[Any], OffsetQueries], list[Any]], inputs: Values, 
     taken = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) or is_symbolic(value)]
     for index in taken:
         tracer.placeholder(f"input_{index}", values[index])
+    captured: list[Any] = []
+
+    def capture(value: torch.Tensor) -> torch.Tensor:
+        fake = mode.from_tensor(value, static_shapes=True)
+        last = next(reversed(tracer.graph.find_nodes(op="placeholder")), None)
+        with tracer.graph.inserting_before(None) if last is None else tracer.graph.inserting_after(last):
+            tracer.placeholder(f"captured_{len(captured)}", fake)
+        captured.append(fake)
+        return fake
+
     with torch.no_grad(), mode, tracer, python_kernels(mode):
-        results = [_not_a_constant(tracer, value) for value in run(list(values), queries)]
+        results = [_not_a_constant(tracer, value) for value in run(list(values), queries, capture)]
     present = list({id(value): value for value in results if value is not None}.values())
     positions = {id(value): position for position, value in enumerate(present)}
-    offset_dependent = queries.asked or _strides_over(tracer.graph, values)
+    offset_dependent = queries.asked or _strides_over(tracer.graph, [*values, *captured])
     tracer.graph.output(tuple(tracer.node_of(value) for value in present))
     eliminate_dead(tracer.graph)
     outputs = tuple(None if value is None else positions[id(value)] for value in results)

@@ -10,14 +10,16 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Number
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import fx
 
 from framesmith_aten.contract import Runner
 from framesmith_aten.symbolic import is_symbolic
+from framesmith_autograd_compiler import user_calls
 from framesmith_autograd_compiler.segments.tracer import DynamicDims, Traced, source_of
 from framesmith_guards import Guard, GuardError, TensorSpec, compile_guards
 from framesmith_guards.symbolic_guards import shape_guards
@@ -36,20 +38,39 @@ MOST_EXACT: Final = 2
 Layouts = tuple[Any, ...]
 """Sizes and strides of tensors, and numbers; None for a symbol."""
 
-#: Checks take the called function; these guards concern the arguments only.
-_FUNCTION: Final = FunctionType((lambda: None).__code__, {})
+#: Checks take the called function, whose globals are those of traced user code.
+FUNCTION: Final = cast(FunctionType, user_calls.call_tensor_hook)
+
+
+Captured = tuple[Any, ...]
+"""Tensors that user code in a segment reads from elsewhere: see Note [User code] in `user_code`."""
+
+
+def _extracted(check: CheckProgram, values: tuple[Any, ...]) -> Captured | None:
+    """Return the inputs that a check finds, if it holds."""
+    if check.inputs:
+        return check.extract(values, FUNCTION)
+    return () if check(values, FUNCTION) else None
 
 
 @dataclass
 class Compiled:
-    """A compiled segment: `runner` is made of `module`; for the rest see `tracer.Traced`."""
+    """A compiled segment: `runner` is made of `module`; for the rest see `tracer.Traced`.
+
+    `user`: the guards of the user code in it, and the sources of tensors that it takes behind the others.
+    """
 
     runner: Runner
     module: fx.GraphModule
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]
     offset_dependent: bool
+    user: CheckProgram | None = None
     exact_checks: int = 0
+
+    def captured(self, values: Sequence[Any]) -> Captured | None:
+        """Return the tensors that the segment's user code reads from elsewhere; None if that code is another by now."""
+        return () if self.user is None else _extracted(self.user, tuple(values))
 
     def run(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the function; a boxed one empties the list."""
@@ -73,7 +94,7 @@ class DynamicVariant:
         """Whether the function is right for values of these sizes."""
         if not all(map(_agree, self._known, layouts_of(values))):
             return False
-        return self._check(tuple(values), _FUNCTION)
+        return self._check(tuple(values), FUNCTION)
 
 
 def dynamic_variant(traced: Traced, compiled: Compiled, values: Sequence[Any]) -> DynamicVariant:
@@ -83,24 +104,27 @@ def dynamic_variant(traced: Traced, compiled: Compiled, values: Sequence[Any]) -
     numbers = [pair for pair in pairs if is_symbolic(pair[1])]
     guards = shape_guards(traced.mode.shape_env, tensors, numbers)
     check = compile_guards(guards, [source.local for source, _ in pairs])
-    exact = exact_check(values, traced.fakes, guards)
+    exact = exact_check(values, compiled.user, traced.fakes, guards)
     return DynamicVariant(compiled, exact, layouts_of(traced.fakes), check)
 
 
-def exact_check(values: Sequence[Any], fakes: Sequence[Any] = (), guards: Iterable[Guard] = ()) -> CheckProgram | None:
-    """Return a native check of all properties of these values and `guards`; None where a value has no guard.
+def exact_check(
+    values: Sequence[Any], user: CheckProgram | None, fakes: Sequence[Any] = (), guards: Iterable[Guard] = ()
+) -> CheckProgram | None:
+    """Return a native check of all properties of these values, `guards` and those of user code, whose inputs it finds.
 
-    `fakes` have symbols in place of sizes and numbers that are not checked.
+    `fakes` have symbols in place of sizes and numbers that are not checked. None where a value has no guard.
     """
-    found = [*guards]
+    found = [*guards, *(() if user is None else user.guards)]
     try:
         for index, (value, fake) in enumerate(itertools.zip_longest(values, fakes)):
             source = source_of(index)
             if isinstance(value, torch.Tensor):
                 found.append(Guard(source, "TENSOR_MATCH", TensorSpec.of(value, like=fake)))
-            elif not is_symbolic(fake):
+            elif not is_symbolic(fake) and not is_user_code(value):
                 found.append(Guard(source, "EQUALS_MATCH", value))
-        return compile_guards(found, [source_of(index).local for index in range(len(values))])
+        names = [source_of(index).local for index in range(len(values))]
+        return compile_guards(found, names, inputs=() if user is None else user.inputs)
     except GuardError:
         return None
 
@@ -111,12 +135,13 @@ class RecentVariants:
 
     _checks: list[tuple[CheckProgram, Compiled]] = field(default_factory=list)
 
-    def find(self, values: Sequence[Any]) -> Compiled | None:
-        """Return the function that these values were last found to need, or None."""
+    def find(self, values: Sequence[Any]) -> tuple[Compiled, Captured] | None:
+        """Return the function that these values were last found to need, and what it captures, or None."""
         arguments = tuple(values)
         for check, compiled in self._checks:
-            if check(arguments, _FUNCTION):
-                return compiled
+            captured = _extracted(check, arguments)
+            if captured is not None:
+                return compiled, captured
         return None
 
     def note(self, compiled: Compiled, exact: CheckProgram | None) -> None:
@@ -130,7 +155,7 @@ class RecentVariants:
 class Variants:
     """The compiled functions of one segment for values of one signature: the same dtypes and ranks."""
 
-    static: dict[Any, Compiled | None] = field(default_factory=dict)
+    static: dict[Any, list[Compiled] | None] = field(default_factory=dict)
     dynamic: list[DynamicVariant] = field(default_factory=list)
     _first: Layouts | None = None
     _dynamic_dims: dict[int, set[int]] = field(default_factory=dict)
@@ -139,31 +164,43 @@ class Variants:
     _failed: int = 0
 
     def modules(self) -> list[fx.GraphModule]:
-        compiled = [*list(self.static.values()), *(one.compiled for one in list(self.dynamic))]
-        return [one.module for one in compiled if one is not None]
+        static = [one for found in list(self.static.values()) for one in found or ()]
+        return [one.module for one in (*static, *(one.compiled for one in list(self.dynamic)))]
 
     def refuse(self) -> None:
         """Compile for each size by itself from now on."""
         self._refused = True
 
-    def find(self, values: Sequence[Any]) -> Compiled | None:
-        """Return the function for these values, None for one that failed; raises KeyError where there is none yet."""
+    def find(self, values: Sequence[Any]) -> tuple[Compiled, Captured] | None:
+        """Return the function for these values and what it captures, None for one that failed.
+
+        Raises KeyError where there is none yet.
+        """
         for one in self.dynamic:
-            if one.fits(values):
-                return one.compiled
+            captured = one.compiled.captured(values) if one.fits(values) else None
+            if captured is not None:
+                return one.compiled, captured
         layouts = layouts_of(values)
-        if self._offset_dependent and layouts not in self.static:
-            return self.static[layouts, _offsets(values)]
-        return self.static[layouts]
+        static = self.static[self._key(layouts, values, self._offset_dependent and layouts not in self.static)]
+        for compiled in static or ():
+            captured = compiled.captured(values)
+            if captured is not None:
+                return compiled, captured
+        if static is None:
+            return None
+        raise KeyError(layouts)
+
+    @staticmethod
+    def _key(layouts: Layouts, values: Sequence[Any], with_offsets: bool) -> Any:
+        return (layouts, _offsets(values)) if with_offsets else layouts
 
     def add_static(self, values: Sequence[Any], compiled: Compiled) -> None:
         """Add a function for these sizes, and for these storage offsets where it depends on them."""
         layouts = layouts_of(values)
         if compiled.offset_dependent:
             self._offset_dependent = True
-            self.static[layouts, _offsets(values)] = compiled
-        else:
-            self.static[layouts] = compiled
+        key = self._key(layouts, values, compiled.offset_dependent)
+        self.static[key] = [*(self.static.get(key) or ()), compiled]
 
     def add_failed(self, layouts: Layouts) -> None:
         """Try values of these sizes no more."""
@@ -204,8 +241,13 @@ def signature(value: Any) -> Any:
     return value.dim(), value.dtype, value.device, value.is_conj(), value.is_neg()
 
 
+def is_user_code(value: Any) -> bool:
+    """Whether a value is a hook or a Function's context, which has guards of its own."""
+    return value is not None and not isinstance(value, (torch.Tensor, Number))
+
+
 def layouts_of(values: Sequence[Any]) -> Layouts:
-    """Return the layout of each value."""
+    """Return the layout of each value; None for user code."""
     return tuple(map(_layout, values))
 
 
@@ -213,7 +255,7 @@ def _layout(value: Any) -> Any:
     """Return the sizes and strides of a tensor, or the number; None for a symbol."""
     if isinstance(value, torch.Tensor):
         return tuple(map(_known, value.shape)), tuple(map(_known, value.stride()))
-    return _known(value)
+    return None if is_user_code(value) else _known(value)
 
 
 def _offsets(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -89,8 +89,8 @@ GENERATED_FILES = ("<frozen ", "<__array_function__")
 BY_DATACLASSES = "__create_fn__"
 #: Prefix of the names of modules that `collections.namedtuple` invents for generated constructors.
 BY_NAMEDTUPLE = "namedtuple_"
-#: The part of this package that is written to be interpreted.
-POLYFILLS = "framesmith_dynamo.polyfills"
+#: The modules of these packages that are written to be interpreted.
+INTERPRETED = ("framesmith_dynamo.polyfills", "framesmith_autograd_compiler.user_calls")
 THE_COMPILER = "the compiler itself"
 ACTS_ON_STATE = "a part of torch that acts on global state"
 
@@ -260,7 +260,7 @@ def _owner_not_inlined(module: str) -> str | None:
     if part is not None:
         return ACTS_ON_STATE if part in TORCH_NOT_INLINED and part not in TORCH_PARTS_INLINED else None
     if is_own(module):
-        return None if module.startswith(POLYFILLS) else THE_COMPILER
+        return None if module.startswith(INTERPRETED) else THE_COMPILER
     return _skipped_package(module)
 
 
