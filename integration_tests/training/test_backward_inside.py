@@ -424,6 +424,22 @@ def test_hooks_registered_between_calls_recompile() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("change", ["hook after accumulation", "dtype of the gradient"])
+def test_what_a_leaf_gets_between_calls_is_seen(change: str) -> None:
+    """The leaf's state is one guard, `PLAIN_LEAF`."""
+    world, x, seen = World(), torch.randn(5, 3), list[Tensor]()
+    compiled = framesmith.compile(in_other_layouts, strict=True)
+    compiled(world, x)
+    weight: Any = world.weight
+    if change == "hook after accumulation":
+        weight.register_post_accumulate_grad_hook(seen.append)
+    elif hasattr(weight, "grad_dtype"):
+        weight.grad, weight.grad_dtype = None, torch.float64
+    compiled(world, x)
+    assert len(seen) == (change == "hook after accumulation")
+    assert weight.grad.dtype == getattr(weight, "grad_dtype", weight.dtype)
+
+
 def test_gradients_may_pass_through_a_history_from_outside() -> None:
     def program(weight: Tensor, made: Tensor) -> Any:
         loss = made.sin().sum() + weight.sum()

@@ -27,6 +27,7 @@ from framesmith_guards import (
     TensorPropertySource,
     TensorSpec,
 )
+from framesmith_guards.kinds.leaves import HAS_GRAD_DTYPE
 from framesmith_guards.kinds.state import AUTOCAST_DEVICES, STATE_FIELDS
 from framesmith_guards.sources import GlobalStateSource
 from framesmith_guards.sources.caches import ABSENT, CachedCall, CallKey, Computed, Entries, Items
@@ -120,6 +121,22 @@ def tensor_cases():
     with torch.inference_mode():
         misses.append(torch.randn(2, 3))
     return [Case(Guard(X, "TENSOR_MATCH", x), [(x,), (torch.zeros(2, 3),)], [(m,) for m in misses])]
+
+
+def leaf_cases():
+    hooked, watched, no_leaf = (torch.ones(2, requires_grad=True) for _ in range(3))
+    for tensor in (hooked, no_leaf):
+        tensor.register_hook(lambda grad: None).remove()  # leaves an empty dict
+    watched.register_hook(lambda grad: None)
+    accumulated = torch.ones(2, requires_grad=True)
+    accumulated.register_post_accumulate_grad_hook(lambda tensor: None)
+    misses = [watched, accumulated, no_leaf * 2, torch.ones(2, dtype=torch.float64), 1, None]
+    if HAS_GRAD_DTYPE:
+        free = torch.ones(2, requires_grad=True)
+        free.grad_dtype = None
+        misses.append(free)
+    holds = [torch.ones(2), hooked, torch.nn.Parameter(torch.ones(2, 2)), torch.ones(3, requires_grad=True)]
+    return [Case(Guard(X, "PLAIN_LEAF", torch.float32), [(one,) for one in holds], [(one,) for one in misses])]
 
 
 def open_tensor_case():
@@ -392,6 +409,7 @@ def all_cases():
     """Every case but those of global state."""
     return [
         *tensor_cases(),
+        *leaf_cases(),
         open_tensor_case(),
         *more_tensor_cases(),
         shape_case(),

@@ -208,6 +208,7 @@ def test_every_miss_is_explained_in_words(cases, guarded):
         ("BOOL_MATCH", 1, "True or False"),
         ("LENGTH", -1, "non-negative"),
         ("TENSOR_MATCH", 3, "needs a torch.Tensor"),
+        ("PLAIN_LEAF", "float32", "the dtype of the gradients"),
         ("SHAPE", "s0 > 1", "ShapeExpr.of"),
         ("NONE_MATCH", 1, "expects nothing"),
         ("DUPLICATE_INPUT", "y", "expects the Source"),

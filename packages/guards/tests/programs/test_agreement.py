@@ -232,6 +232,7 @@ def guard(rng, witness):
         "CLASS_LAYOUT": lambda: found if isinstance(found, type) else type(found),
         "NOT_SUBCLASS": lambda: rng.choice([Sized, Integral, dict, type(found)]),
         "TENSOR_MATCH": lambda: spec_of(found, rng),
+        "PLAIN_LEAF": lambda: found.dtype,
     }.get(kind, lambda: found)
     try:
         return Guard(on, kind, expected())

@@ -36,6 +36,7 @@
     X(HAS_NO_ATTR)   /* not hasattr(a, obj) */                                                                        \
     X(HAS_CODE)      /* a.__code__ is the object at address */                                                        \
     X(IS_TENSOR)     /* a matches tensor spec n */                                                                    \
+    X(IS_PLAIN_LEAF) /* a, checked by a spec, is a leaf without hooks whose gradients have the dtype obj, number n */ \
     X(IS_SAME)       /* a is b */                                                                                     \
     X(ARE_DISTINCT)  /* the registers in `operands` hold n distinct objects */                                        \
     X(SHARE_STORAGE) /* a and b, both checked by specs, are views of one storage */                                   \

@@ -97,6 +97,12 @@ def code(value: object) -> Ref:
     return Ref(value)
 
 
+def a_dtype(value: object) -> torch.dtype:
+    if not isinstance(value, torch.dtype):
+        raise GuardError(f"PLAIN_LEAF expects the dtype of the gradients, not {describe(value)}")
+    return value
+
+
 def a_range(value: object) -> range:
     if type(value) is not range:
         raise GuardError(f"RANGE_ITERATOR expects the range still to be given, not {describe(value)}")

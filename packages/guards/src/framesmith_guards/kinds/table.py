@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from framesmith_guards.errors import GuardError, nearest
-from framesmith_guards.kinds import freezing, predicates, storages
+from framesmith_guards.kinds import freezing, leaves, predicates, storages
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.state import STATE_FIELDS, StateField
 from framesmith_guards.sources import Names, Source
@@ -280,6 +280,15 @@ _KINDS: Final = (
         lambda v, e: first_difference(v, e) is None,
         _tensor_text,
         _explain_tensor,
+        reads_value=True,
+    ),
+    GuardKind(
+        "PLAIN_LEAF",
+        4,
+        freezing.a_dtype,
+        leaves.is_plain_leaf,
+        _template("{is_plain_leaf}({x}, {e})", leaves.is_plain_leaf),
+        lambda v, e: f"expected a leaf without hooks, with gradients of {e}; {leaves.why_not_plain_leaf(v, e)}",
         reads_value=True,
     ),
     GuardKind(

@@ -253,6 +253,7 @@ PROVABLE = {
     "FUNCTION_CODE": (f, f),
     "EQUALS_MATCH": (5, 5),
     "TENSOR_MATCH": (torch.ones(2), torch.ones(2)),
+    "PLAIN_LEAF": (torch.ones(2), torch.float32),
 }
 
 
@@ -260,8 +261,9 @@ PROVABLE = {
 def test_the_extension_proves_each_kind_that_lowering_puts_into_blocks(kind):
     value, expected = PROVABLE[kind]
     holder = SimpleNamespace(value=value)
-    guard = Guard(ItemSource(InstanceDictSource(X), "value"), kind, expected)
-    program = native([Guard(X, "TYPE_MATCH", SimpleNamespace), guard])
+    source = ItemSource(InstanceDictSource(X), "value")
+    known = [Guard(source, "TENSOR_MATCH", value)] if isinstance(value, torch.Tensor) else []
+    program = native([Guard(X, "TYPE_MATCH", SimpleNamespace), *known, Guard(source, kind, expected)])
     assert program((holder,), f) and program((holder,), f)
     assert program.blocks == ((1, 1, True),)
 

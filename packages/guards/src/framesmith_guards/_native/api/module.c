@@ -4,6 +4,7 @@
 #include "calls/backward.h"
 #include "facts/dict_tags.h"
 #include "run/run.h"
+#include "tensors/leaves.h"
 #include "tensors/shapes.h"
 #include "tensors/torch_layout.h"
 #include "tensors/torch_modes.h"
@@ -236,6 +237,7 @@ static PyMethodDef functions[] = {
     {"modes_read", modes_read, METH_NOARGS, "The bits found of modes that are active in this thread."},
     {"tensors_find_grad", tensors_find_grad, METH_VARARGS, "Find what requires_grad is made of, in probes."},
     {"tensors_requires_grad", tensors_requires_grad, METH_O, "requires_grad as programs see it."},
+    {"leaves_setup", leaves_setup, METH_VARARGS, "Find what autograd does at leaves."},
     {"tensors_use_bytes", tensors_use_bytes, METH_O, "Allow unchanged tensors to be recognised by their bytes."},
     {NULL, NULL, 0, NULL},
 };

@@ -311,6 +311,8 @@ static int prove(Program *program, Proof *proof, const Instruction *i, PyObject 
         return !is_root;
     case OP_IS_CONSTANT:
         return !is_root && is_atomic(a);
+    case OP_IS_PLAIN_LEAF: /* after the fact that this is a tensor of that type */
+        return prove_again(proof, i, a);
     case OP_IS_TENSOR:
         return prove_tensor(proof, program->specs + i->n, a);
     case OP_HAS_CODE:
@@ -357,10 +359,22 @@ static void record(Program *program, Block *block, PyObject **registers)
 
 /* ---- using ---- */
 
+static int can_run_again(const Instruction *i, PyObject *value)
+{
+    switch (i->op) {
+    case OP_IS_PLAIN_LEAF:
+        return 1;
+    case OP_HAS_CODE:
+        return PyFunction_Check(value);
+    default:
+        return is_plain_sequence(value);
+    }
+}
+
 static int run_again(Program *program, const Fact *fact, PyObject **registers)
 {
     const Instruction *i = fact->is.instruction;
-    if (i->op == OP_HAS_CODE ? !PyFunction_Check(fact->object) : !is_plain_sequence(fact->object)) {
+    if (!can_run_again(i, fact->object)) {
         return 0;
     }
     Py_XSETREF(registers[i->a], Py_NewRef(fact->object));

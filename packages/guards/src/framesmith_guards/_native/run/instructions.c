@@ -4,6 +4,7 @@
 
 #include "compat.h"
 #include "facts/classes.h"
+#include "tensors/leaves.h"
 #include "tensors/shapes.h"
 #include "tensors/tensors.h"
 
@@ -248,35 +249,46 @@ static int has_code(PyObject *value, uintptr_t address)
     return status;
 }
 
+typedef struct {
+    uintptr_t address;
+    int operand;
+} Operand;
+
 static int compare_addresses(const void *a, const void *b)
 {
-    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    uintptr_t x = ((const Operand *)a)->address, y = ((const Operand *)b)->address;
     return (x > y) - (x < y);
 }
 
+static int are_increasing(const Instruction *i, PyObject **registers)
+{
+    Py_ssize_t k = 1;
+    while (k < i->n && (uintptr_t)registers[i->operands[k - 1]] < (uintptr_t)registers[i->operands[k]]) {
+        k++;
+    }
+    return k >= i->n;
+}
+
+/* The operands are left in the order of their objects, which the next run will often find as they are. */
 static int are_distinct(const Instruction *i, PyObject **registers)
 {
-    uintptr_t small[64];
-    uintptr_t *addresses = small;
-    if (i->n > 64) {
-        addresses = PyMem_Malloc((size_t)i->n * sizeof *addresses);
-        if (addresses == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
+    if (are_increasing(i, registers)) {
+        return 1;
+    }
+    Operand *found = PyMem_Malloc((size_t)i->n * sizeof *found);
+    if (found == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
     for (Py_ssize_t k = 0; k < i->n; k++) {
-        addresses[k] = (uintptr_t)registers[i->operands[k]];
+        found[k] = (Operand){(uintptr_t)registers[i->operands[k]], i->operands[k]};
     }
-    qsort(addresses, (size_t)i->n, sizeof *addresses, compare_addresses);
-    int distinct = 1;
-    for (Py_ssize_t k = 1; k < i->n; k++) {
-        distinct &= addresses[k] != addresses[k - 1];
+    qsort(found, (size_t)i->n, sizeof *found, compare_addresses);
+    for (Py_ssize_t k = 0; k < i->n; k++) {
+        i->operands[k] = found[k].operand;
     }
-    if (addresses != small) {
-        PyMem_Free(addresses);
-    }
-    return distinct;
+    PyMem_Free(found);
+    return are_increasing(i, registers);
 }
 
 static int call_check(const Instruction *i, PyObject **registers)
@@ -372,6 +384,8 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
         return has_code(a, i->address);
     case OP_IS_TENSOR:
         return tensor_matches(program->specs + i->n, a);
+    case OP_IS_PLAIN_LEAF:
+        return is_plain_leaf(a, i->obj, i->n);
     case OP_IS_SAME:
         return a == registers[i->b];
     case OP_ARE_DISTINCT:

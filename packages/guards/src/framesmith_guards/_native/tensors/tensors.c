@@ -109,40 +109,50 @@ int tensors_are_disjoint(const int *operands, Py_ssize_t count, PyObject **regis
 
 typedef struct {
     uintptr_t start, end;
+    int operand;
 } Extent;
 
+/* By where they start; those without bytes first. */
 static int compare_starts(const void *a, const void *b)
 {
-    uintptr_t x = ((const Extent *)a)->start, y = ((const Extent *)b)->start;
-    return (x > y) - (x < y);
+    const Extent *x = a, *y = b;
+    int x_empty = x->start == x->end, y_empty = y->start == y->end;
+    return x_empty != y_empty ? y_empty - x_empty : (x->start > y->start) - (x->start < y->start);
 }
 
 static int in_order_and_disjoint(const Extent *extents, Py_ssize_t count)
 {
-    for (Py_ssize_t k = 1; k < count; k++) {
-        if (extents[k - 1].end > extents[k].start) {
-            return 0;
+    uintptr_t end = 0;
+    for (Py_ssize_t k = 0; k < count; k++) {
+        if (extents[k].start != extents[k].end) {
+            if (extents[k].start < end) {
+                return 0;
+            }
+            end = extents[k].end;
         }
     }
     return 1;
 }
 
-int tensors_are_all_disjoint(const int *operands, Py_ssize_t count, PyObject **registers)
+/* The operands are left in the order of their memory, which the next run will often find as they are. */
+int tensors_are_all_disjoint(int *operands, Py_ssize_t count, PyObject **registers)
 {
     Extent *extents = PyMem_Malloc((size_t)count * sizeof *extents);
     if (extents == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    Py_ssize_t filled = 0;
     int disjoint = 1;
     for (Py_ssize_t k = 0; disjoint > 0 && k < count; k++) {
-        disjoint = extent_of(registers[operands[k]], &extents[filled].start, &extents[filled].end);
-        filled += extents[filled].start != extents[filled].end;
+        disjoint = extent_of(registers[operands[k]], &extents[k].start, &extents[k].end);
+        extents[k].operand = operands[k];
     }
-    if (disjoint > 0) {
-        qsort(extents, (size_t)filled, sizeof *extents, compare_starts);
-        disjoint = in_order_and_disjoint(extents, filled);
+    if (disjoint > 0 && !in_order_and_disjoint(extents, count)) {
+        qsort(extents, (size_t)count, sizeof *extents, compare_starts);
+        for (Py_ssize_t k = 0; k < count; k++) {
+            operands[k] = extents[k].operand;
+        }
+        disjoint = in_order_and_disjoint(extents, count);
     }
     PyMem_Free(extents);
     return disjoint;
@@ -170,6 +180,7 @@ int tensor_touched_by(const Instruction *i, PyObject **registers)
     case OP_HAS_ATTR:
     case OP_HAS_NO_ATTR:
     case OP_HAS_CODE:
+    case OP_IS_PLAIN_LEAF:
         return is_tensor_type(registers[i->a]);
     case OP_HAS_KEY:
     case OP_HAS_NO_KEY:

@@ -28,7 +28,7 @@ typedef enum {
 int tensor_matches(const TensorSpec *spec, PyObject *tensor);
 int tensors_share_storage(PyObject *a, PyObject *b);
 int tensors_are_disjoint(const int *operands, Py_ssize_t count, PyObject **registers);
-int tensors_are_all_disjoint(const int *operands, Py_ssize_t count, PyObject **registers);
+int tensors_are_all_disjoint(int *operands, Py_ssize_t count, PyObject **registers);
 int tensor_touched_by(const Instruction *i, PyObject **registers);
 int tensor_number(PyObject *tensor, TensorProperty property, Py_ssize_t dim, int64_t *out);
 size_t tensor_metadata_size(void);

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import torch
 
+from framesmith_guards.kinds.leaves import HAS_GRAD_DTYPE, HOOKS
 from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.tensors import PLAIN_TYPES, TensorSpec, dispatch_keys
 
@@ -78,6 +79,7 @@ def why_no_tensors() -> str | None:
             if reason is None:
                 native.tensors_use_bytes(_bytes_show_every_change(native))
                 _find_grad(native)
+                native.leaves_setup(tuple(map(vars(base).get, ("is_leaf", *HOOKS, "grad_dtype"))), _leaf_probes())
         except Exception as error:  # any name that a future torch lacks
             reason = f"probing failed: {type(error).__name__}: {error}"
     return reason
@@ -96,6 +98,22 @@ def _grad_probes() -> tuple[torch.Tensor, ...]:
     detached = leaf * 2
     others = (torch.nn.Parameter(torch.ones(3)), torch.ones(2, 2).t(), *_in_place())
     return (torch.ones(2), unset, detached.detach_(), leaf * 2, leaf, used, *others)
+
+
+def _leaf_probes() -> tuple[torch.Tensor, ...]:
+    """Return tensors for `leaves_setup`."""
+    leaf, free = (torch.ones(2, requires_grad=True) for _ in range(2))
+    hooked: Any = torch.ones(2, requires_grad=True)
+    hooked.register_hook(lambda grad: None)
+    hooked.register_post_accumulate_grad_hook(lambda tensor: None)
+    others = [
+        torch.nn.Parameter(torch.ones(3, dtype=torch.float64)),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(2),
+    ]
+    if HAS_GRAD_DTYPE:
+        setattr(free, "grad_dtype", None)  # noqa: B010 - not in all stubs of torch
+    return (leaf, hooked, free, leaf * 2, (leaf * 2).detach(), *others)
 
 
 def _in_place() -> tuple[torch.Tensor, ...]:
@@ -137,7 +155,8 @@ def _bytes_show_every_change(native: ModuleType) -> bool:
 
 
 @functools.cache
-def _dtype_number(dtype: torch.dtype) -> int | None:
+def dtype_number(dtype: torch.dtype) -> int | None:
+    """Return the shim's number of a dtype; None where there are no tensors of it."""
     native, _ = extension()
     assert native is not None
     try:
@@ -163,7 +182,7 @@ def native_spec(spec: TensorSpec) -> tuple[Any, ...] | None:
     pytype: Any = spec.pytype.get()
     if pytype not in PLAIN_TYPES or spec.layout is not torch.strided:
         return None
-    dtype, device = _dtype_number(spec.dtype), _device_number(spec.device.type)
+    dtype, device = dtype_number(spec.dtype), _device_number(spec.device.type)
     if dtype is None or device is None:
         return None
     index = cast("int | None", spec.device.index)

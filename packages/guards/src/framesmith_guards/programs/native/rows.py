@@ -13,6 +13,7 @@ import torch
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds import predicates
+from framesmith_guards.programs.native.probing import dtype_number
 from framesmith_guards.sources import (
     AttrSource,
     BuiltinSource,
@@ -146,6 +147,13 @@ def _tensor(target: Target, guard: Guard) -> Operation | None:
     return None if spec is None else Operation("IS_TENSOR", a=target.register(guard.source), n=spec)
 
 
+def _leaf(target: Target, guard: Guard) -> Operation | None:
+    number = dtype_number(guard.expected) if target.are_native((guard.source,)) else None
+    if number is None:
+        return None
+    return Operation("IS_PLAIN_LEAF", a=target.register(guard.source), n=number, obj=guard.expected)
+
+
 def _shape(target: Target, guard: Guard) -> Operation | None:
     made = target.shape(guard)
     if made is None:
@@ -204,6 +212,7 @@ CHECKS: Final[dict[str, Check]] = {
     "NO_HASATTR": _simple("HAS_NO_ATTR", obj=_itself),
     "FUNCTION_CODE": _simple("HAS_CODE", address=_address),
     "TENSOR_MATCH": _tensor,
+    "PLAIN_LEAF": _leaf,
     "DUPLICATE_INPUT": _duplicate,
     "NOT_ALIASED": _distinct,
     "SAME_STORAGE": _share_storage,
@@ -239,6 +248,6 @@ BLOCK_KINDS: Final[dict[str, Belongs]] = {
         lambda guard, tensors: True,
     ),
     "EQUALS_MATCH": lambda guard, tensors: _is_atomic(guard.expected),
-    "TENSOR_MATCH": lambda guard, tensors: guard.source in tensors,
+    **dict.fromkeys(("TENSOR_MATCH", "PLAIN_LEAF"), lambda guard, tensors: guard.source in tensors),
 }
 """The kinds that a block's proof can cover, and for which guards: `prove` of blocks.c has their instructions."""

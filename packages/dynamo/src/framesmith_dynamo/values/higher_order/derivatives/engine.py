@@ -30,6 +30,7 @@ from framesmith_dynamo.values.lookup.entries import value_by_name
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import AUTOGRAD_CALL
 from framesmith_guards import AttrSource
+from framesmith_guards.kinds.leaves import HAS_GRAD_DTYPE, HOOKS
 
 _GRAD = inspect.signature(torch.autograd.grad)
 _BACKWARD = inspect.signature(torch.autograd.backward)
@@ -217,24 +218,26 @@ def _check_distributed(tr: Tracer) -> None:
 
 def _check_hooks(tr: Tracer, tensor: TensorValue, *, may_run: bool = False) -> None:
     """Break where an input has hooks, unless they `may_run`, or gradients of another dtype; that is guarded."""
-    real = tensor.ref.real
-    if real is None or tensor.source is None:
+    real, source = tensor.ref.real, tensor.source
+    if real is None or source is None:
         return
-    if real.is_leaf and hasattr(real, "grad_dtype"):
-        if real.grad_dtype is not real.dtype:
-            refuse(f"the grad_dtype of {tensor.describe()}")
-        tr.guard(AttrSource(tensor.source, "grad_dtype"), "EQUALS_MATCH", real.dtype)
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        hooks = getattr(real, name)
-        if hooks and may_run:
+    if real.is_leaf and HAS_GRAD_DTYPE and real.grad_dtype is not real.dtype:
+        refuse(f"the grad_dtype of {tensor.describe()}")
+    hooked = [name for name in HOOKS if getattr(real, name)]
+    if hooked and not may_run:
+        refuse(f"hooks of {tensor.describe()}")
+    if real.is_leaf and not hooked:
+        tr.guard(source, "PLAIN_LEAF", real.dtype)
+        return
+    if real.is_leaf and HAS_GRAD_DTYPE:
+        tr.guard(AttrSource(source, "grad_dtype"), "EQUALS_MATCH", real.dtype)
+    for name in HOOKS:
+        if name in hooked:
             continue  # guarded where they are run
-        if hooks:
-            refuse(f"hooks of {tensor.describe()}")
-        source = AttrSource(tensor.source, name)
-        if hooks is None:
-            tr.guard(source, "NONE_MATCH")
+        if getattr(real, name) is None:
+            tr.guard(AttrSource(source, name), "NONE_MATCH")
         else:
-            tr.guard(source, "LENGTH", 0)
+            tr.guard(AttrSource(source, name), "LENGTH", 0)
 
 
 def _check_node(leaf: TensorValue) -> None:
