@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 from torch import fx
@@ -26,6 +26,12 @@ from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Source
 from framesmith_aten.contract import BoxedFn, OnError
 from framesmith_aten.graphs.control_flow import SHOWN_BY_FAKES
+from framesmith_guards.programs.native.lookups import interned_lookups
+
+#: The attributes that torch's C++ reads of the class of a node at each call, and of the node at each backward pass.
+_ASKED: Final = ("_backward_cls", "clear_saved_tensors_on_access", "boxed_grads_call", "setup_context", "forward")
+_FUNCTION_META: Final = interned_lookups(type(torch.autograd.Function), _ASKED)
+_NODE: Final = interned_lookups(torch.autograd.function.BackwardCFunction, ("apply",))
 
 Parameter = Literal["inputs", "results", "rerun", "user_tensors", "written"]
 """A parameter of nodes' forwards: the graph's inputs, the list of its results, and those of `NodeContext`."""
@@ -280,7 +286,9 @@ def apply_of(
     loops = any(one.target in SHOWN_BY_FAKES for one in run.graph.nodes)  # no tracer may see these one by one
     if not (node.part.numbers or node.part.late_inputs or node.watched or asked or loops):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
-    cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
+    cls: Any = _FUNCTION_META("CompiledGraphNode", (torch.autograd.Function,), members)
+    made = {name: value for name, value in vars(cls._backward_cls).items() if name not in ("__dict__", "__weakref__")}
+    cls._backward_cls = type(cls._backward_cls.__name__, (_NODE,), made)
     _install(cls, node, given)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply
     return apply

@@ -1,4 +1,4 @@
-"""What autograd does at a leaf besides storing a gradient of its dtype: whether that is nothing."""
+"""Plain leaves: autograd does nothing there but store a gradient of the leaf's own kind."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def reads(request):
 
 
 @pytest.mark.parametrize("why", PARTS)
-def test_a_change_of_any_part_is_seen_in_a_proved_tree_and_told(why, reads):
+def test_a_change_of_any_part_is_seen_in_a_proved_tree_and_explained(why, reads):
     one = holder()
     if why.startswith("it is no leaf"):
         one.weight = torch.ones(2)  # in place, to which autograd then gives a history
@@ -71,7 +71,7 @@ def test_a_change_of_any_part_is_seen_in_a_proved_tree_and_told(why, reads):
     assert program.blocks[0][2]
     PARTS[why](one.weight)
     assert not agreed(program, (one,))
-    if not why.startswith("it is no leaf"):  # the tensor now requires gradients: that is told
+    if not why.startswith("it is no leaf"):  # the tensor now requires gradients: a miss names that first
         assert why in program.explain((one,), f)
 
 

@@ -2,6 +2,7 @@
 
 #include "api/assemble.h"
 #include "calls/backward.h"
+#include "calls/lookups.h"
 #include "facts/dict_tags.h"
 #include "run/run.h"
 #include "tensors/leaves.h"
@@ -239,6 +240,7 @@ static PyMethodDef functions[] = {
     {"tensors_requires_grad", tensors_requires_grad, METH_O, "requires_grad as programs see it."},
     {"leaves_setup", leaves_setup, METH_VARARGS, "Find what autograd does at leaves."},
     {"tensors_use_bytes", tensors_use_bytes, METH_O, "Allow unchanged tensors to be recognised by their bytes."},
+    {"interned_lookups", interned_lookups, METH_VARARGS, "A subclass that looks up names as interned ones."},
     {NULL, NULL, 0, NULL},
 };
 
