@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from framesmith_autograd_compiler.torch_adapter import unstable
+from framesmith_guards import all_disjoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,37 @@ class Accumulator:
         # Weak, as inputs are freed during the pass and their addresses used again.
         self._inputs = {id(value): weakref.ref(value) for value in inputs} if exclusive else {}
 
-    def run(self, write: Write, env: dict[fx.Node, Any]) -> None:
-        """Run a write to a leaf's `.grad`."""
-        variable = env[write.variable]
-        if env[write.grad] is not None:
-            before = variable.grad
-            if before is None and self.exclusive and self._may_take(env, write.grad, variable):
+    def run(self, writes: Sequence[Write], env: dict[fx.Node, Any], unneeded: Sequence[Sequence[fx.Node]]) -> None:
+        """Run writes that follow each other, and drop what is not needed after each; sums are one call.
+
+        Those before one that raises are done.
+        """
+        sums: list[tuple[torch.Tensor, torch.Tensor]] = []
+        try:
+            for write, nodes in zip(writes, unneeded, strict=True):
+                if env[write.grad] is not None:
+                    self._write(write, env, sums)
+                if write.is_read:
+                    env[write.node] = env[write.variable].grad
+                for node in nodes:
+                    env.pop(node, None)
+        finally:
+            _add_all(sums)
+
+    def _write(self, write: Write, env: dict[fx.Node, Any], sums: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        variable, grad = env[write.variable], env[write.grad]
+        before = variable.grad
+        if before is None:
+            del grad  # a reference that `_may_take` would count
+            if self.exclusive and self._may_take(env, write.grad, variable):
                 grad = env[write.grad]
                 variable.grad = grad.detach() if grad._is_view() else grad
-            elif before is not None and _adds_in_place(before, env[write.grad]):
-                before.add_(env[write.grad])
-            else:
-                variable.grad = write.rule([env[write.grad]], variable, before, write.has_post_hooks)[0]
-        if write.is_read:
-            env[write.node] = variable.grad
+                return
+            grad = env[write.grad]
+        elif _adds_in_place(before, grad):
+            sums.append((before, grad))
+            return
+        variable.grad = write.rule([grad], variable, before, write.has_post_hooks)[0]
 
     def _may_take(self, env: Mapping[fx.Node, Any], node: fx.Node, variable: torch.Tensor) -> bool:
         """Whether a gradient has the leaf's layout, only the environment holds it, and no tensor shares its memory."""
@@ -73,6 +91,16 @@ class Accumulator:
         if grad.shape != variable.shape or not variable.is_contiguous() or not grad.is_contiguous():
             return False
         return _references(grad) == 1
+
+
+def _add_all(sums: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Add gradients to existing ones, one by one where a kernel of several would add to shared memory twice at once."""
+    befores, grads = [before for before, _ in sums], [grad for _, grad in sums]
+    if len(sums) > 1 and (all(before.is_cpu for before in befores) or all_disjoint(*befores)):
+        torch._foreach_add_(befores, grads)
+        return
+    for before, grad in sums:
+        before.add_(grad)
 
 
 def _adds_in_place(before: torch.Tensor, grad: torch.Tensor) -> bool:

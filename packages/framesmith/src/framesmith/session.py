@@ -244,12 +244,14 @@ def session_for(config: CompileConfig) -> Session:
         return _sessions[key]
 
 
+_OTHER_SETTINGS = tuple(field.name for field in fields(CompileConfig) if field.name not in ("backend", "options"))
+
+
 def cache_key(config: CompileConfig) -> object:
     """Return the identity of a configuration; backends that are objects count by identity, options by their text."""
     backend = config.backend if isinstance(config.backend, str) else id(config.backend)
     options = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
-    others = replace(config, backend="auto", options={})
-    return backend, options, tuple((field.name, repr(getattr(others, field.name))) for field in fields(others))
+    return backend, options, tuple([repr(getattr(config, name)) for name in _OTHER_SETTINGS])
 
 
 def reset_sessions() -> None:

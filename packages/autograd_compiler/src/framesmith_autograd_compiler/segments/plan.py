@@ -6,6 +6,8 @@ side effects says nothing of the others.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -51,7 +53,7 @@ class Plan:
         opaque = (step for step in self.steps if isinstance(step, Opaque))
         self._exclusive = all(step.node.target in _WITHOUT_GRADIENTS for step in opaque)
         self._last_uses = last_uses(self.graph, self.steps)
-        self._writes = {at: Write.of(step.node) for at, step in enumerate(self.steps) if isinstance(step, Accumulation)}
+        self._writes = dict(_grouped_writes(self.steps))
         known = {at: runner for at, runner in self.runners.items() if at < done}
         segments = ((at, step) for at, step in enumerate(self.steps) if isinstance(step, Segment) and at >= done)
         self.runners = known | {at: self._runner(at, step) for at, step in segments}
@@ -77,23 +79,25 @@ class Plan:
         number = 0
         while number < len(self.steps):
             try:
-                self._run_step(number, env, accumulator)
+                number = self._run_step(number, env, accumulator)
             except Untraced as found:
                 self._leave_untraced(number, found, env)
                 accumulator.exclusive = self._exclusive
-            else:
-                number += 1
 
-    def _run_step(self, number: int, env: calls.Env, accumulator: Accumulator) -> None:
-        step, write = self.steps[number], self._writes.get(number)
-        if write is not None:
-            accumulator.run(write, env)
-        elif isinstance(step, Segment):
+    def _run_step(self, number: int, env: calls.Env, accumulator: Accumulator) -> int:
+        """Run a step, and writes to `.grad` that follow one; return the number of the next step."""
+        step, writes = self.steps[number], self._writes.get(number)
+        if writes is not None:
+            after = number + len(writes)
+            accumulator.run(writes, env, self._last_uses[number:after])
+            return after
+        if isinstance(step, Segment):
             self.runners[number].run(env)
         else:
             env[step.node] = calls.call_node(step.node, env)
         for node in self._last_uses[number]:
             env.pop(node, None)
+        return number + 1
 
     def _leave_untraced(self, number: int, found: Untraced, env: calls.Env) -> None:
         """Plan again from a step on, without calls that cannot be traced, and others of the same code."""
@@ -107,3 +111,12 @@ class Plan:
                 if other.target is node.target and code_of(env.get(user_of(other))) is code:
                     self.untraced.setdefault(other, why)
         self._make(number)
+
+
+def _grouped_writes(steps: Sequence[Step]) -> Iterator[tuple[int, list[Write]]]:
+    """Yield the writes to `.grad` that follow each other, with the number of the first step of each group."""
+    numbered = enumerate(steps)
+    for is_write, group in itertools.groupby(numbered, lambda item: isinstance(item[1], Accumulation)):
+        found = [(number, step) for number, step in group if isinstance(step, Accumulation)]
+        if is_write:
+            yield found[0][0], [Write.of(step.node) for _, step in found]
