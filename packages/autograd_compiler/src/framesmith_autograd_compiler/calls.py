@@ -89,6 +89,11 @@ def add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor
     return torch.add(first, second)
 
 
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the gradient of a result that nothing depends on."""
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
 def copy_slices_prologue(grad: torch.Tensor, base: Any, view: Any) -> tuple[torch.Tensor, ...]:
     """Return, for an in-place mutation of a view, a copy of the base's gradient, its view, and a copy of the view.
 

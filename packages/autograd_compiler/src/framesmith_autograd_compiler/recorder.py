@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, cast
 
 import torch
@@ -25,6 +26,7 @@ from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler import calls, user_calls
 from framesmith_autograd_compiler.errors import CaptureUnsupported
 from framesmith_guards import LocalSource
+from framesmith_guards.torch_adapter import FakeTensor
 
 #: Torch's own compiler of backward passes, which shares the engine's hook and cache.
 OTHER_COMPILER: Final = "torch._dynamo.compiled_autograd"
@@ -48,6 +50,7 @@ class Recorder:
         self._finish = finish
         self._numbers = ScalarNodes(self.graph)
         self._mode = new_fake_mode()
+        self._modes = ExitStack()
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
         self._extra: dict[calls.PassInput, fx.Node] = {}
@@ -66,6 +69,7 @@ class Recorder:
             self._bind(value, calls.PassInput("input", index).placeholder(self.graph))
         numbers = [self._symbol(calls.PassInput("size", index), size) for index, size in enumerate(sizes)]
         floats = [self._symbol(calls.PassInput("scalar", index), scalar) for index, scalar in enumerate(scalars)]
+        self._modes.enter_context(self._mode)  # what the engine makes of symbolic sizes is fake
         return "framesmith", stand_ins, numbers, floats
 
     @property
@@ -140,11 +144,19 @@ class Recorder:
             raise CaptureUnsupported(cls.__name__, "it saves Python objects for its backward pass")
         if getattr(cls, "boxed_grads_call", False):
             raise CaptureUnsupported(cls.__name__, "it takes its gradients as one list")
+        for value in inputs:
+            self._record_zeros(value)
         if isinstance(cls, EvaluatesBackward):
             node = self._call(calls.Evaluation(cls), (list(inputs), list(saved)))
         else:
             node = self._call(calls.call_backward, (self._hook(context), list(saved), list(inputs)))
         return tuple(self._parts(node, [item is not None for item in metadata]))
+
+    def _record_zeros(self, value: torch.Tensor | None) -> None:
+        """Record a gradient of zeros that the engine has made for a result of a custom function without one."""
+        if isinstance(value, FakeTensor) and id(value) not in self._nodes:
+            node = self._call(calls.zeros, (tuple(value.shape), value.dtype, value.device))
+            self._bind(value, node)
 
     def call_copy_slices_prologue(self, inputs: Values, *geometry: Any) -> list[Any]:
         """Record the start of the derivative of an in-place mutation of a view."""
@@ -185,11 +197,13 @@ class Recorder:
 
     def end_capture(self, outputs: Values) -> tuple[Any, Any]:
         """Finish the graph; `outputs` are the gradients that were asked for by name."""
+        self._modes.close()
         self.graph.output(tuple(map(_before_hooks, self._strip(list(outputs)))))
         return self._finish(self)
 
     def close(self) -> None:
         """The engine drops the recorder, also after an error."""
+        self._modes.close()
         self._nodes.clear()
         self._alive.clear()
 
