@@ -7,16 +7,16 @@ import torch
 from harness import same_gradients
 
 
-class ProductAndSum(torch.autograd.Function):
+class ScaledAndSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b):
         ctx.save_for_backward(a, b)
         return a * b, a + b
 
     @staticmethod
-    def backward(ctx, product, total):
+    def backward(ctx, scaled, total):
         a, b = ctx.saved_tensors
-        return product * b + total, product * a + total
+        return scaled * b + total, scaled * a + total
 
 
 class WithAbsent(torch.autograd.Function):
@@ -31,7 +31,7 @@ class WithAbsent(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
-@pytest.mark.parametrize("function", [ProductAndSum, WithAbsent])
+@pytest.mark.parametrize("function", [ScaledAndSum, WithAbsent])
 def test_results_without_gradients(function, used):
     def make():
         a, b = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
@@ -47,7 +47,7 @@ def test_results_without_gradients_of_changing_sizes(dtype):
 
         def step():
             rows = torch.ones(next(sizes), 4, dtype=dtype)
-            ProductAndSum.apply(a * rows, rows)[0].sum().backward()
+            ScaledAndSum.apply(a * rows, rows)[0].sum().backward()
 
         return [a], step
 

@@ -1,0 +1,1 @@
+"""Backward passes captured as one program."""
