@@ -113,11 +113,13 @@ def _compile(
     training: bool | None,
     steps: Steps,
     simplify: Callable[[JointGraph], None] | None = None,
+    gradients: bool = False,
     join_groups: bool = False,
 ) -> CompiledGraph:
     """Compile a graph as a whole.
 
-    `simplify` changes the joint graph once it is known what a replay needs; `join_groups`: see `trace_joint`.
+    `simplify` changes the joint graph once it is known what a replay needs; `gradients`, `join_groups`: see
+    `trace_joint`.
     """
     call = _arguments(gm, inputs)
     tensors = [value for value in call.examples if isinstance(value, torch.Tensor)]
@@ -140,6 +142,7 @@ def _compile(
         training=training,
         keep_input_mutations=steps.keep_input_mutations,
         trace_shared=partial(trace_shared, memory_budget=steps.memory_budget),
+        gradients=gradients,
         join_groups=join_groups,
         clock=clock,
     )
@@ -189,7 +192,10 @@ def _compile_derivative(
     """Return the function of a graph of first derivatives, which autograd differentiates again."""
     with steps.late_traces():
         _refuse_modes()
-        return _compile(gm, inputs, training=True, steps=steps, simplify=simplify, join_groups=join_groups).function
+        compiled = _compile(
+            gm, inputs, training=True, steps=steps, simplify=simplify, gradients=True, join_groups=join_groups
+        )
+        return compiled.function
 
 
 def _compile_with_prelude(

@@ -92,6 +92,17 @@ def test_several_gradients_have_one_backward_pass() -> None:
     assert run.count("backward") == 2
 
 
+def test_gradients_are_no_views_of_tensors_that_nobody_has() -> None:
+    inputs = operands()
+    grads = torch.autograd.grad(Compiled(layers, *inputs)(*inputs)[0].sum(), inputs, create_graph=True)
+    assert [grad._base for grad in grads] == [None] * 3
+    torch.testing.assert_close(grads, torch.autograd.grad(layers(*inputs)[0].sum(), inputs, create_graph=True))
+
+
+def layers(x: Any, w: Any, v: Any) -> Any:
+    return (F.linear(F.linear(x, w).tanh(), v.t()),)
+
+
 def seen_by_hooks(run: Callable[..., Any]) -> Any:
     inputs = operands()
     seen: list[int] = []
@@ -128,6 +139,15 @@ def test_masks_and_other_random_numbers_are_not_drawn_again() -> None:
     torch.testing.assert_close(*found)
     random = {aten.bernoulli.p, aten.rand_like.default, aten.rand.default}
     assert not random & {*run.calls("forward", 1)}
+
+
+def test_generators_stay_as_they_are_where_no_numbers_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Compiled(with_dropout, *pair())
+    x, w = pair()
+    [y] = run(x, w)
+    monkeypatch.setattr(torch, "set_rng_state", None)
+    [grad] = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert grad.requires_grad
 
 
 def test_fourth_derivatives() -> None:

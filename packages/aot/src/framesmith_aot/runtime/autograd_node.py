@@ -202,7 +202,8 @@ class _Differentiable:
         """Return the gradients, without histories if those are not recorded. Precondition: there is no obstacle."""
         node, operands = self._node, len(self._node.part.shape.operands)
         results = {slot: saved[position] for slot, position in self._results.items()}
-        results.update(_received(ctx, node))
+        if node.receivers:
+            results.update(_received(ctx, node))
         present = Present(
             results,
             {slot: saved[position] for slot, position in self._slots.items()} | results,

@@ -78,10 +78,11 @@ def collect(
     *,
     keep_input_mutations: bool,
     grad_mode_after: bool | None,
+    alone: bool,
 ) -> Collected:
-    """Return the mutations and aliases after the graph ran. Raises AotUnsupported."""
+    """Return the mutations and aliases after the graph ran. Raises AotUnsupported. `alone`: see `_Slots`."""
     outputs = ran.outputs
-    slots = _Slots(tracer)
+    slots = _Slots(tracer, alone)
     mutations = {at: _mutation(at, pair, slots, keep_input_mutations) for at, pair in _tensors(inputs)}
     roles = _roles(inputs, ran, slots)
     metas = tuple(_input_meta(pair, mutations.get(at), ran.writers) for at, pair in enumerate(inputs))
@@ -218,10 +219,14 @@ class ScalarOutputs:
 
 
 class _Slots:
-    """The fresh tensors that the graph must return, each once."""
+    """The fresh tensors that the graph must return, each once.
 
-    def __init__(self, tracer: GraphTracer) -> None:
+    `alone`: an output that shares memory with no other one is a slot itself, though eager mode's is a view.
+    """
+
+    def __init__(self, tracer: GraphTracer, alone: bool) -> None:
         self.tracer = tracer
+        self.alone = alone
         self.numbers = ScalarOutputs(tracer)
         self.wrappers: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
@@ -393,7 +398,8 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
     index = slots.add(base)
     if value is base:
         # A view that a Function made shows its memory alone: it is one of the slot, as its base is of no one else.
-        return SlotView(index, (), no_grad=False, history=index) if is_view_by_function(value) else Slot(index)
+        by_function = is_view_by_function(value) and not slots.alone
+        return SlotView(index, (), no_grad=False, history=index) if by_function else Slot(index)
     steps = ways[id(value)]
     return SlotView(index, *_replayed(value, base, steps))
 
@@ -404,7 +410,7 @@ def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor
     if alone and is_view_by_function(group[0]):  # nothing else shows its memory
         return group[0], {}
     distinct = _shows_history(group[0]) or _is_guarded_part(group[0])
-    if alone and not distinct and group[0]._base is None:
+    if alone and not distinct and (slots.alone or group[0]._base is None):
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases]

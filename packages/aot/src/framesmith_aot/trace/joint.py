@@ -157,13 +157,15 @@ def trace_joint(
     training: bool,
     keep_input_mutations: bool,
     trace_shared: TraceShared | None = None,
+    gradients: bool = False,
     join_groups: bool = False,
     clock: PartClock | None = None,
 ) -> JointGraph:
     """Trace `gm` on the `inputs`, fake tensors and symbolic numbers.
 
-    `trace_shared` traces bodies that calls share; without it they run in place. `join_groups`: see `sets_to_join`.
-    `clock` measures the time of each part.
+    `trace_shared` traces bodies that calls share; without it they run in place. `gradients`: the results are gradients,
+    which nobody needs as views of tensors that nobody has. `join_groups`: see `sets_to_join`. `clock` measures the time
+    of each part.
 
     `binding`: which of `inputs` each placeholder and each attribute of `gm` is. Raises AotUnsupported, also for errors
     of the graph's own calls.
@@ -196,6 +198,7 @@ def trace_joint(
             tracer,
             keep_input_mutations=keep_input_mutations,
             grad_mode_after=_compare_ambient(before, ambient.read()),
+            alone=gradients,
         )
         slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
         written = [tracer.node_of(value) for value in found.written]

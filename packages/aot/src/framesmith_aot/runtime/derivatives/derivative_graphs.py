@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -25,7 +24,7 @@ from framesmith_aot.partition.split import NodePart
 from framesmith_aot.partition.value_keys import ValueKey, read_known_values
 from framesmith_aot.runtime.backward import BackwardPass, is_batched, refusing_new_guards
 from framesmith_aot.runtime.derivatives.eager_replay import gradients_through, sources_of
-from framesmith_aot.runtime.derivatives.replay_inputs import LEADS, ReplayInput, default_dtype
+from framesmith_aot.runtime.derivatives.replay_inputs import LEADS, default_dtype
 from framesmith_aot.runtime.derivatives.second_order import Present, Rerun, SecondOrder, UserTensors, mutated_since
 from framesmith_aot.runtime.histories import Grads, own_copy, redirect_history, with_history_of
 from framesmith_aot.torch_adapter import unstable
@@ -39,6 +38,7 @@ from framesmith_aten.graphs.autograd_calls import new_leaf
 from framesmith_aten.graphs.autograd_functions import Settings, applied
 from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.meta import CHECKPOINT
+from framesmith_aten.operators import is_random
 from framesmith_aten.symbolic import equal, has_symbols
 from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
@@ -49,8 +49,7 @@ CompileDerivative = Callable[[fx.GraphModule, Sequence[Any], Callable[[JointGrap
 the last one says whether output groups are joined (`sets_to_join`)."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A kind of pass through a node: its tangents that are `absent`, or have a history, and the `wanted` operands.
 
     `hooked`: some input has hooks. A pass from some of the gradients then may not come by others' inputs.
@@ -64,10 +63,14 @@ class Request:
 
 @dataclass(frozen=True)
 class _Derivative:
-    """A compiled graph, and for each operand of the node the position of its gradient among the results."""
+    """A compiled graph, and for each operand of the node the position of its gradient among the results.
+
+    `draws`: it draws random numbers.
+    """
 
     function: Callable[..., Any]
     positions: tuple[int | None, ...]
+    draws: bool = False
 
 
 class DerivativeGraphs:
@@ -89,6 +92,10 @@ class DerivativeGraphs:
         self._part = part
         self._backward = backward
         self._ends = ends
+        self._leading = [at for at, one in enumerate(second.inputs) if one.meta.requires_grad]
+        self._undef = [(at, one.undef) for at, one in enumerate(second.inputs) if one.undef is not None]
+        others = (at for at, one in enumerate(second.inputs) if not (one.is_number or one.meta.requires_grad))
+        self._others = [at for at in others if second.inputs[at].undef is None]
         self._saved = [at for at, one in enumerate(part.saved) if not one.from_input]
         self._keys = [known[part.saved[at].index] for at in self._saved]
         self._compile = compile
@@ -106,6 +113,7 @@ class DerivativeGraphs:
     ) -> Grads | None:
         """Return the gradients of the `wanted` operands with their histories; None where no graph gives them."""
         values, versions, states = rerun
+        second = self._second
         if is_batched(tangents) or mutated_since(versions):
             warn_user(SecondDerivativeWarning("it is batched, or an input was changed in place since the call"))
             return None
@@ -114,13 +122,12 @@ class DerivativeGraphs:
             tuple([tangent is None for tangent in tangents]),
             tuple([tangent.requires_grad for tangent in came]),
             tuple(wanted),
-            any(map(_is_hooked, values)),
+            any([_is_hooked(values[at]) for at in self._leading]),
         )
-        second = self._second
-        inputs = [_operand(one, one.restored(value)) for one, value in zip(second.inputs, values, strict=True)]
-        contents = [_content(tensor, slot in present.results) for slot, tensor in sorted(present.contents.items())]
-        saved = [present.saved[at] for at in self._saved]
-        operands = [*inputs, *user_tensors.values(), *contents, *came, *saved]
+        operands = [*self._inputs(values), *user_tensors.values()]
+        operands += [_content(tensor, slot in present.results) for slot, tensor in sorted(present.contents.items())]
+        operands += came
+        operands += [present.saved[at] for at in self._saved]
         found = self._known.get(request)
         if found is None:
             with self._lock:
@@ -129,9 +136,25 @@ class DerivativeGraphs:
         if isinstance(found, str):
             warn_user(SecondDerivativeWarning(found))
             return None
-        with unstable.DisableAutocast(), second.modes.random_numbers_from(states):
+        if states or unstable.is_any_autocast_enabled():
+            with unstable.DisableAutocast(), second.modes.random_numbers_from(states, drawn=found.draws):
+                results = found.function(*operands)
+        else:
             results = found.function(*operands)
         return tuple([None if at is None else results[at] for at in found.positions])
+
+    def _inputs(self, values: Sequence[Any]) -> list[Any]:
+        """Return the inputs with the histories that they had at the call; they may have been detached or frozen."""
+        found = [*values]
+        for at, undef in self._undef:
+            found[at] = undef.allocate()
+        for at in self._leading:
+            if not found[at].requires_grad:
+                found[at] = self._second.inputs[at].alias(found[at], casting=False)
+        for at in self._others:
+            if found[at].requires_grad:
+                found[at] = found[at].detach()
+        return found
 
     def _compiled(self, request: Request, present: Present, operands: Sequence[Any]) -> _Derivative | str:
         second = self._second
@@ -149,7 +172,13 @@ class DerivativeGraphs:
         first = len(second.inputs) + len(self._ends)
         given: dict[int, ValueKey | None] = dict.fromkeys(range(first, first + len(slots)))
         given.update(zip(range(len(operands) - len(self._keys), len(operands)), self._keys, strict=True))
-        simplify = partial(read_known_values, given=given)
+        draws = False
+
+        def simplify(joint: JointGraph) -> None:
+            nonlocal draws
+            read_known_values(joint, given)
+            draws = any(is_random(node.target) for node in joint.graph.nodes)
+
         joining = (False,) if request.hooked else (True, False)
         why = ""
         try:
@@ -157,7 +186,8 @@ class DerivativeGraphs:
             for join_groups in joining:
                 with _modes_of(second), refusing_new_guards(second.fake_mode.shape_env):
                     try:
-                        return _Derivative(self._compile(graph, examples, simplify, join_groups), found)
+                        function = self._compile(graph, examples, simplify, join_groups)
+                        return _Derivative(function, found, draws)
                     except AotUnsupported as error:
                         why = str(error)
         except Exception as error:
@@ -192,16 +222,7 @@ class DerivativeGraphs:
 
 
 def _is_hooked(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or not value.requires_grad:
-        return False
-    return bool(value._backward_hooks or value._post_accumulate_grad_hooks)
-
-
-def _operand(one: ReplayInput, value: Any) -> Any:
-    """Return an input with the history that it had at the call; it may have been detached or frozen since."""
-    if one.is_number or value.requires_grad == one.meta.requires_grad:
-        return value
-    return one.alias(value, casting=False) if one.meta.requires_grad else value.detach()
+    return bool(value is not None and (value._backward_hooks or value._post_accumulate_grad_hooks))
 
 
 def _content(tensor: torch.Tensor, own: bool) -> torch.Tensor:

@@ -121,11 +121,7 @@ class ReplayModes:
     devices: tuple[int, ...]
 
     def states_text(self, text: FunctionText) -> str:
-        states = []
-        if self.random:
-            states.append(f"{text.bind('generator_state', torch.default_generator.get_state)}()")
-            states += [f"{text.bind('cuda_state', torch.cuda.get_rng_state)}({device})" for device in self.devices]
-        return tuple_text(states)
+        return f"{text.bind('generator_states', _generator_states)}({self.devices})" if self.random else "()"
 
     @contextmanager
     def active(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -137,10 +133,20 @@ class ReplayModes:
                 torch.clear_autocast_cache()
 
     @contextmanager
-    def random_numbers_from(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Inside, the generators go on from `states`; afterwards, from where they were."""
+    def random_numbers_from(self, states: Sequence[torch.Tensor], *, drawn: bool = True) -> Iterator[None]:
+        """Inside, the generators go on from `states`; afterwards, from where they were.
+
+        Where no numbers are `drawn` the generators stay as they are, and calls inside take note of `states` alone.
+        """
         if not states:
             yield
+            return
+        if not drawn:
+            before, _here.states = _here.states, states
+            try:
+                yield
+            finally:
+                _here.states = before
             return
         # Other threads that draw from these generators meanwhile get the same numbers twice.
         with _generators, torch.random.fork_rng(devices=self.devices):
@@ -148,6 +154,22 @@ class ReplayModes:
             for device, state in zip(self.devices, states[1:], strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
+
+
+class _Here(threading.local):
+    """The states of the generators that this thread's calls take note of; None: those that they have."""
+
+    states: Sequence[torch.Tensor] | None = None
+
+
+_here = _Here()
+
+
+def _generator_states(devices: Sequence[int]) -> Sequence[torch.Tensor]:
+    """Return the states of the generators, the CPU's and those of CUDA `devices`, that a replay begins with."""
+    if _here.states is not None:
+        return _here.states
+    return (torch.default_generator.get_state(), *[torch.cuda.get_rng_state(device) for device in devices])
 
 
 #: One thread at a time restores generators.
@@ -237,7 +259,7 @@ def replay_modes(gm: fx.GraphModule, joint: JointGraph) -> ReplayModes:
         torch.get_default_dtype(),
         casting=state.any_autocast or any(node.target in ENTERS_AUTOCAST for node in gm.graph.nodes),
         random=any(is_random(node.target) for node in forward_calls(joint)),
-        devices=tuple(device.index or 0 for device in cuda),
+        devices=tuple(sorted(device.index or 0 for device in cuda)),
     )
 
 

@@ -188,6 +188,8 @@ class SecondOrder:
         """
         values, versions, _ = rerun
         mutated = mutated_since(versions)
+        if not mutated and not any([_may_be_freed(value) for value in values]):
+            return None
         for at in sorted((mutated - {*stand_ins}) & self.nodes[index].depends_on):
             return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
         alive = [value for at, value in enumerate(values) if value is not None and at not in mutated & {*stand_ins}]
@@ -307,6 +309,11 @@ def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
                 f"one of the variables needed for gradient computation has been {MODIFIED_IN_PLACE}: a tensor of shape "
                 f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
             )
+
+
+def _may_be_freed(value: Any) -> bool:
+    """Whether it is a tensor without an address: with no elements, or with a storage that was resized to 0 since."""
+    return isinstance(value, torch.Tensor) and not value.data_ptr()
 
 
 def _is_freed(value: Any) -> bool:
