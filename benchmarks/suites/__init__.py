@@ -75,7 +75,9 @@ SUITES = {
     "models": Suite("models", "whole models, inference and training", selective=True, anywhere=True),
     "optimizers": Suite("kernels", "optimizer steps over 60 and 500 small tensors", selective=True),
     "second_derivatives": Suite(
-        "models", "gradient penalties, Hessians times vectors and MAML through compiled modules"
+        "models",
+        "gradient penalties, Hessians times vectors and MAML: the module compiled, or the whole step",
+        selective=True,
     ),
     "whole_steps": Suite(
         "models", "training steps with backward() inside: graphs, first steps, later ones, peak memory", selective=True

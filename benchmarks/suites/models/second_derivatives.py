@@ -1,22 +1,34 @@
-"""Second derivatives through compiled modules: gradient penalties, Hessians times vectors, steps of MAML.
+"""Second derivatives of modules: gradient penalties, Hessians times vectors, steps of MAML, each in two forms.
 
-The module is compiled, the derivatives are taken outside. torch.compile refuses most of it, and is left out there.
+In the form `outside` the module is compiled and the derivatives are taken in eager mode; torch.compile refuses that. In
+the form `inside` the whole step is one compiled function.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
 from benchmarks.harness.candidates import available, wrap
-from benchmarks.harness.graph_counts import forget
-from benchmarks.harness.timing import Row, Step, compare, print_rows
+from benchmarks.harness.measuring import measure_isolated
+from benchmarks.harness.registry import matching
+from benchmarks.harness.summary import print_summary
+from benchmarks.harness.tensors_made import PEAK
+from benchmarks.harness.timing import Row, Step
+from benchmarks.models.selection import Selection
 
 Tensor = torch.Tensor
 Module = Callable[[Tensor], Tensor]
 Derivatives = Callable[[nn.Module, Module, Tensor], object]
+
+ROUNDS = 15
+#: Steps before the first that is timed.
+FIRST = 3
 
 
 def small() -> tuple[nn.Module, Tensor]:
@@ -71,38 +83,52 @@ def maml(module: nn.Module, run: Module, x: Tensor) -> None:
     loss({name: one - 0.1 * grad for (name, one), grad in zip(weights.items(), grads, strict=True)}).backward()
 
 
-MODULES = small, mlp, with_dropout, convolutions
-DERIVATIVES: tuple[Derivatives, ...] = penalty, hessian_times_vector, maml
+MODULES = {one.__name__: one for one in (small, mlp, with_dropout, convolutions)}
+DERIVATIVES: dict[str, Derivatives] = {
+    "penalty": penalty, "hessian_times_vector": hessian_times_vector, "maml": maml
+}  # fmt: skip
+FORMS = "outside", "inside"
 
 
-def run() -> list[Row]:
-    """All derivatives of all modules."""
-    rows: list[Row] = []
-    for made in MODULES:
-        for derivatives in DERIVATIVES:
-            forget()
-            steps = {name: _step(name, made, derivatives) for name in available()}
-            found = compare(
-                f"{derivatives.__name__}, {made.__name__}",
-                {name: step for name, step in steps.items() if _works(step)},
-            )
-            print_rows(found)
-            rows += found
-    return rows
+@dataclass(frozen=True)
+class Case:
+    """Derivatives of a module in a form, `kind`."""
+
+    derivatives: str
+    module: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.derivatives}, {self.module}, {self.kind}"
 
 
-def _step(candidate: str, made: Callable[[], tuple[nn.Module, Tensor]], derivatives: Derivatives) -> Step:
+CASES = tuple(Case(*one) for one in itertools.product(DERIVATIVES, MODULES, FORMS))
+
+
+def prepare(name: str, candidate: str) -> Step:
+    """A candidate's step of a case, called so often that it is compiled."""
+    [case] = matching(CASES, name, "case")
     torch.manual_seed(0)
-    module, x = made()
-    compiled = wrap(candidate, module)
-    return lambda: derivatives(module, compiled, x)
-
-
-def _works(step: Step) -> bool:
-    try:
+    module, x = MODULES[case.module]()
+    derivatives = DERIVATIVES[case.derivatives]
+    if case.kind == "inside":
+        step = partial(wrap(candidate, lambda x: derivatives(module, module, x)), x)
+    else:
+        step = partial(derivatives, module, wrap(candidate, module), x)
+    for _ in range(FIRST):
         step()
-    except RuntimeError as error:
-        if "double backward" not in str(error):
-            raise
-        return False
-    return True
+    return step
+
+
+def run(selection: Selection | None = None) -> list[Row]:
+    """All cases asked for, with the most bytes that a step's own tensors hold."""
+    selection = selection or Selection()
+    names, rounds = selection.among(available()), selection.rounds_or(ROUNDS)
+    rows: list[Row] = []
+    for case in matching(CASES, selection.only, "case"):
+        found = measure_isolated(case.name, names, prepare, case.name, rounds=rounds, figure=PEAK)
+        selection.keep(found)
+        rows += found
+    print_summary(rows)
+    return rows
