@@ -122,7 +122,7 @@ class DerivativeGraphs:
             tuple([tangent is None for tangent in tangents]),
             tuple([tangent.requires_grad for tangent in came]),
             tuple(wanted),
-            any([_is_hooked(values[at]) for at in self._leading]),
+            any(_is_hooked(values[at]) for at in self._leading),
         )
         operands = [*self._inputs(values), *user_tensors.values()]
         operands += [_content(tensor, slot in present.results) for slot, tensor in sorted(present.contents.items())]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from framesmith_aot.runtime.codegen import FunctionText, tuple_text
+from framesmith_aot.runtime.codegen import FunctionText
 from framesmith_aot.runtime.derivatives.dependence import accepts_undef, needed
 from framesmith_aot.runtime.histories import history_text, own_copy
 from framesmith_aot.torch_adapter import unstable

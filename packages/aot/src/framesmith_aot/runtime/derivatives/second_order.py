@@ -188,7 +188,7 @@ class SecondOrder:
         """
         values, versions, _ = rerun
         mutated = mutated_since(versions)
-        if not mutated and not any([_may_be_freed(value) for value in values]):
+        if not mutated and not any(map(_may_be_freed, values)):
             return None
         for at in sorted((mutated - {*stand_ins}) & self.nodes[index].depends_on):
             return f"an input of shape {list(versions[at][0].shape)} was changed in place since the call"
