@@ -16,6 +16,20 @@ import framesmith
 pytestmark = pytest.mark.filterwarnings("error::framesmith_aot.errors.SecondDerivativeWarning")
 
 
+class Scaled(torch.autograd.Function):
+    """A Function whose backward pass is a formula of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w.exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        return grad * w.exp(), grad * x * w.exp()
+
+
 def lstm_cell(x: Any, w: Any, b: Any) -> Any:
     i, f, g = (x @ w.t() + b[:2]).repeat(1, 3).chunk(3, -1)
     cell = f.sigmoid() * i.sigmoid() + g.tanh()
@@ -48,6 +62,31 @@ def changed(x: Any, w: Any, b: Any) -> Any:
 def viewed(x: Any, w: Any, b: Any) -> Any:
     flat = x.reshape(-1)
     return flat, (flat * w.reshape(-1)).sum(), flat.view(2, 3).t().cos()
+
+
+def embedded(x: Any, w: Any, b: Any) -> Any:
+    return F.embedding(torch.tensor([1, 0, 1]), x) * b
+
+
+def put(x: Any, w: Any, b: Any) -> Any:
+    y = x.sin()
+    y[torch.tensor([0, 1]), torch.tensor([2, 0])] = b[:2]
+    y[:, 1].add_(w[:, 0].exp())
+    return y.masked_fill(w > 1, 0.5) * w
+
+
+def complex_pairs(x: Any, w: Any, b: Any) -> Any:
+    z = torch.complex(x, w)
+    return torch.view_as_real(z * z.conj().exp()).sum(-1), z.abs()
+
+
+def images(x: Any, w: Any, b: Any) -> Any:
+    y = F.conv2d(x.reshape(1, 1, 2, 3), w.reshape(1, 1, 2, 3)[..., :2], padding=1)
+    return F.max_pool2d(F.instance_norm(y.tanh()), 2)
+
+
+def transposed(x: Any, w: Any, b: Any) -> Any:
+    return F.conv_transpose2d(x.reshape(1, 2, 1, 3), w.reshape(2, 1, 1, 3), b[:1], stride=2)
 
 
 FUNCTIONS: list[Callable[[Any, Any, Any], Any]] = [
@@ -91,7 +130,22 @@ FUNCTIONS: list[Callable[[Any, Any, Any], Any]] = [
     lambda x, w, b: torch.einsum("ij,kj->ik", x, w).diagonal(),
     lambda x, w, b: torch.linalg.solve(x @ x.t() + 3 * torch.eye(2, dtype=x.dtype), w),
     lambda x, w, b: torch.outer(b, b).triu() @ x.t(),
-    lstm_cell, attention, loop, broken, changed, viewed,
+    lambda x, w, b: Scaled.apply(x, w) * b,  # type: ignore[no-untyped-call]
+    lambda x, w, b: (x + 3).cumprod(1) + w.logcumsumexp(0),
+    lambda x, w, b: x.amax(1) * w.min(0).values.sum() + b.norm(3),
+    lambda x, w, b: x.sort(1).values * w.topk(2, 1).values.sum(),
+    lambda x, w, b: torch.scatter(x, 1, torch.tensor([[1], [0]]), w[:, :1]).sinh() * b,
+    lambda x, w, b: torch.linalg.inv(x @ w.t() + 4 * torch.eye(2, dtype=x.dtype)).logdet().exp(),
+    lambda x, w, b: torch.linalg.cholesky(x @ x.t() + torch.eye(2, dtype=x.dtype)) @ w,
+    lambda x, w, b: torch.fft.rfft(x * w).abs(),
+    lambda x, w, b: torch.cdist(x, w + 2).prod() + torch.baddbmm(b, x[None], w.t()[None] @ w[None]),
+    lambda x, w, b: F.prelu(x, b[:1].exp()) * F.hardtanh(w) + F.leaky_relu(x * w, 0.2),
+    lambda x, w, b: F.rms_norm(x, (3,), b) * torch.atan2(x, w) + torch.special.erfinv(w.tanh() * 0.5),
+    lambda x, w, b: F.huber_loss(x, w) + F.poisson_nll_loss(x, w.exp()) + F.cosine_embedding_loss(x, w, b[:2].sign()),
+    lambda x, w, b: F.nll_loss(F.log_softmax(x * b, 1), torch.tensor([1, 2]), weight=torch.arange(1, 4).to(x)),
+    lambda x, w, b: torch.bmm(x[None], w.t()[None]).unfold(1, 2, 1).roll(1, 0).flip(1) * b[:2],
+    lambda x, w, b: F.pad(x, (1, 1), mode="circular").as_strided((2, 3), (4, 1)).masked_fill(w > 1, 2.0) * w,
+    lstm_cell, attention, loop, broken, changed, viewed, embedded, put, complex_pairs, images, transposed,
 ]  # fmt: skip
 
 
