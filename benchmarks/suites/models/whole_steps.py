@@ -64,6 +64,7 @@ def graphs_of(candidate: str, name: str, steps: int) -> str:
 def prepare(name: str, candidate: str) -> Step:
     """A candidate's step of a program, called so often that it is compiled."""
     warnings.simplefilter("ignore")
+    torch.set_flush_denormal(True)  # thousands of steps on one batch end in gradients that are almost 0
     made = new_program(name)
     call = wrap(candidate, made.step)
     for at in range(FIRST):

@@ -121,33 +121,17 @@ def _compile(
     `simplify` changes the joint graph once it is known what a replay needs; `gradients`, `join_groups`: see
     `trace_joint`.
     """
-    call = _arguments(gm, inputs)
-    tensors = [value for value in call.examples if isinstance(value, torch.Tensor)]
-    if training is None:
-        leaves = gm.graph.find_nodes(op="call_function", target=new_leaf)
-        training = _records(gm) and (bool(leaves) or any(value.requires_grad for value in tensors))
-    if training and any(map(is_inference_leaf, tensors)):
-        why = "operators differ in whether they record it"
-        raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
-    fake_mode = _fake_mode(gm, call.examples)
-    fakes = [_as_fake(value, fake_mode) for value in call.examples]
     clock = None if steps.observe is None else PartClock()
     trace = partial(
         trace_joint,
-        gm,
-        fakes,
-        call.binding,
-        fake_mode,
-        steps.lowers,
-        training=training,
+        lowers=steps.lowers,
         keep_input_mutations=steps.keep_input_mutations,
         trace_shared=partial(trace_shared, memory_budget=steps.memory_budget),
         gradients=gradients,
         join_groups=join_groups,
         clock=clock,
     )
-    joint = _traced(trace, fake_mode)
-    _refuse_shared_memory(call.examples, joint)
+    joint, call, training = _joint(gm, inputs, training, trace)
     observe = None
     if steps.observe is not None and clock is not None:
         observe = partial(_observe, steps.observe, _names(gm, call), clock)
@@ -161,6 +145,34 @@ def _compile(
     if steps.transform_step is not None and (graph := steps.transform_step(joint.graph)) is not None:
         joint.take(graph)
     return _for_training(joint, call, steps, training, second, observe)
+
+
+def _joint(
+    gm: fx.GraphModule, inputs: Sequence[Any], training: bool | None, trace: Callable[..., JointGraph]
+) -> tuple[JointGraph, _Arguments, bool]:
+    """Return the joint graph, by `trace_joint` with some arguments; the arguments; whether gradients are wanted."""
+    call = _arguments(gm, inputs)
+    tensors = [value for value in call.examples if isinstance(value, torch.Tensor)]
+    if training is None:
+        leaves = gm.graph.find_nodes(op="call_function", target=new_leaf)
+        training = _records(gm) and (bool(leaves) or any(value.requires_grad for value in tensors))
+    if training and any(map(is_inference_leaf, tensors)):
+        why = "operators differ in whether they record it"
+        raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
+    fake_mode = _fake_mode(gm, call.examples)
+    fakes = [_as_fake(value, fake_mode) for value in call.examples]
+    joint = _traced(partial(trace, gm, fakes, call.binding, fake_mode, training=training), fake_mode)
+    _refuse_shared_memory(call.examples, joint)
+    return joint, call, training
+
+
+def joint_graph(gm: fx.GraphModule, inputs: Sequence[Any], lowers: Lowers = lowers_nothing) -> JointGraph:
+    """Return the graph of the forward and the backward pass of `gm`, with the bodies of calls in place.
+
+    Raises AotUnsupported for what `compile_graph` raises it.
+    """
+    _refuse_modes()
+    return _joint(gm, inputs, None, partial(trace_joint, lowers=lowers, keep_input_mutations=False))[0]
 
 
 def _names(gm: fx.GraphModule, call: _Arguments) -> list[str]:
@@ -221,7 +233,13 @@ def _compile_with_prelude(
     whole_text = "\n".join((before.text, rest.text, text.text))
     overwritten = tuple(sorted(written))
     return CompiledGraph(
-        text.build(), whole_text, rest.forward_graph, rest.backward_passes, overwritten, rerunnable_after_error=False
+        text.build(),
+        whole_text,
+        rest.forward_graph,
+        rest.backward_passes,
+        overwritten,
+        parts=(*before.parts, *rest.parts),
+        rerunnable_after_error=False,
     )
 
 
@@ -403,7 +421,9 @@ def _for_inference(joint: JointGraph, call: _Arguments, steps: Steps, training: 
     run = compile_part(dict(joint.attributes), graph, steps.compiler, "inference")
     modes = _call_modes(joint, training, graph)
     text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint), boxed=steps.boxed)
-    return CompiledGraph(text.build(), text.text, graph, (), _overwritten(joint, call), boxed=steps.boxed)
+    return CompiledGraph(
+        text.build(), text.text, graph, (), _overwritten(joint, call), parts=(joint.meta,), boxed=steps.boxed
+    )
 
 
 def _for_training(
@@ -432,4 +452,4 @@ def _for_training(
     numbers = numbers_at_calls(joint)
     text, node_texts = training_function(run, joint.meta, call.shape, modes, nodes, second, numbers)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
-    return CompiledGraph(text.build(), whole_text, parts.forward, tuple(passes), overwritten)
+    return CompiledGraph(text.build(), whole_text, parts.forward, tuple(passes), overwritten, parts=(joint.meta,))

@@ -54,6 +54,7 @@ unstable: Final = Needs(
         need("torch.utils._sympy.symbol.symbol_is_type", _UNBACKED),
         need("torch.fx.experimental.symbolic_shapes.canonicalize_bool_expr", _UNBACKED),
         need("torch._C._nn", "torch.nn operators of exported programs are traced without replacements", instead=None),
+        need("torch.nn.Module._call_impl", "nodes of recorded functions do not name their modules", instead=None),
         need("torch._assert_async", "one_hot with a number of classes fails to compile"),
     ),
     of_aten,

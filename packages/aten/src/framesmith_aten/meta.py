@@ -1,8 +1,9 @@
 """The entries of `fx.Node.meta` that stages of the compiler set and read, each with its type.
 
-Those of one package alone are declared there: native operators, inputs of a backward pass. Three more are torch's own,
+Those of one package alone are declared there: native operators, inputs of a backward pass. Four more are torch's own,
 read as such: `meta["val"]`, the fake tensor or number of a node of an ATen graph; `meta["stack_trace"]` and
-`meta["nn_module_stack"]`, where in the user's program it comes from.
+`meta["nn_module_stack"]`, where in the user's program it comes from; `meta["fwd_nn_module_stack"]`, the modules of the
+user's operation whose derivative it computes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -45,6 +45,22 @@ from framesmith_guards.torch_adapter import DataDependentOutputException, Dynami
 
 #: The id of a refused view.
 VIEW_OR_COPY = "view-or-copy"
+
+
+#: The id of a refused call whose result does not arrive where `out=` asks for it.
+LOST_RESULT = "lost-result"
+
+
+def refuse_lost_result(what: str, out: Iterable[torch.Tensor], effects: Effects) -> None:
+    """Raise TraceUnsupported for a call with `out=` under which no operator writes to the tensors `out`.
+
+    Some of torch's functions (`linalg.matrix_rank`) return another tensor instead while a mode is active.
+    """
+    written = {storage_id(one) for one in effects.written if one.layout is torch.strided}
+    for tensor in out if not effects.reshaped else ():
+        lost = tensor.layout is torch.strided and storage_id(tensor) not in written
+        if lost and (tensor._has_symbolic_sizes_strides or tensor.numel()):
+            raise TraceUnsupported(LOST_RESULT, f"{what}(out=...)", "no operator under the call writes to `out`")
 
 
 class KernelRefuses(Exception):

@@ -62,7 +62,6 @@ unstable: Final = Needs(
             "calls of operators made by torch.library.custom_op break the graph",
         ),
         need("torch._ops.HigherOrderOperator", "higher-order operators break the graph"),
-        need("torch.amp.autocast_mode._exit_autocast", "autocast inside compiled functions fails"),
         need("torch.autograd.grad_mode._enter_inference_mode", "inference mode inside compiled functions fails"),
         need("torch.autograd.grad_mode._exit_inference_mode", "inference mode inside compiled functions fails"),
         need(
@@ -84,8 +83,6 @@ unstable: Final = Needs(
             name="dynamo_attributes",
             instead=(),
         ),
-        need("torch.utils._pytree.tree_flatten", "torch.func.grad breaks the graph"),
-        need("torch.utils._pytree.tree_unflatten", "torch.vmap breaks the graph"),
         need("torch._functorch.vmap.lazy_load_decompositions", "torch.vmap breaks the graph"),
         need("torch._debug_has_internal_overlap", "the writes of a failed graph are not rolled back"),
         need("torch._safe_softmax", "flex attention fails to compile"),

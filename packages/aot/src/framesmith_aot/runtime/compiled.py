@@ -24,6 +24,7 @@ from framesmith_aot.runtime.codegen import (
 )
 from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.runtime.numbers import ScalarText
+from framesmith_aot.runtime.tables import table
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aten.assumptions import is_assumption
@@ -61,7 +62,8 @@ class CompiledGraph:
     `function` is the generated function (one call less), `runner` also says what holds of its calls, `text` is its
     source, `forward_graph` the graph given to the compiler, `backward_passes` those of its autograd nodes, nearest to
     the inputs first (none without training), `overwritten` the positions of arguments that the call mutates: they must
-    not overlap other arguments. `boxed`: `function` takes one list, which it empties.
+    not overlap other arguments, `parts` the records of its inputs and outputs (of two graphs, where it is compiled as
+    two). `boxed`: `function` takes one list, which it empties.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class CompiledGraph:
         backward_passes: tuple[BackwardPass, ...],
         overwritten: tuple[int, ...],
         *,
+        parts: Sequence[GraphMeta] = (),
         rerunnable_after_error: bool = True,
         boxed: bool = False,
     ) -> None:
@@ -83,6 +86,12 @@ class CompiledGraph:
         self.forward_graph = forward_graph
         self.backward_passes = backward_passes
         self.overwritten = overwritten
+        self.parts = parts
+
+    @property
+    def table(self) -> str:
+        """A line for each input and each output: gradients, writes, views. Two tables for a graph compiled as two."""
+        return "\n\n".join(map(table, self.parts))
 
     def __call__(self, *args: torch.Tensor) -> tuple[Any, ...]:
         return self.function(*args)

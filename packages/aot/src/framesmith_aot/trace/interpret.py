@@ -162,7 +162,7 @@ class _Body(BodyInterpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("call_function", "call_method"):
-            _refuse_method(tensor_methods.method_of(n.target), *self.fetch_args_kwargs_from_env(n))
+            refuse_method(tensor_methods.method_of(n.target), *self.fetch_args_kwargs_from_env(n))
         return super().run_node(n)
 
 
@@ -222,7 +222,7 @@ def _in_own_memory_as_captured(node: fx.Node, env: Mapping[fx.Node, Any], result
 def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if node.op == "call_module":
         raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
-    _refuse_method(tensor_methods.method_of(node.target), args, kwargs)
+    refuse_method(tensor_methods.method_of(node.target), args, kwargs)
     if tensor_methods.concerns_pinning(node.target, kwargs):
         what = f"pinned memory ({op_name(node.target)})"
         raise AotUnsupported("pinned-memory", what, "a graph makes tensors in memory of its own")
@@ -253,7 +253,8 @@ def _wrappers(value: Any) -> Iterator[torch.Tensor]:
         yield from _wrappers(tuple(value.values()))
 
 
-def _refuse_method(name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_method(name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise AotUnsupported for a tensor method that a functional graph cannot express."""
     for names, reason in REFUSED_METHODS:
         if name in names and not _changes_nothing(name, args, kwargs):
             raise AotUnsupported("tensor-method", f"Tensor.{name}", reason)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,6 +29,9 @@ from framesmith_aten.layouts import (
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import arguments, row, shows_part, written
 from framesmith_aten.symbolic import as_expressions, has_symbols, holds, holds_at_present
+
+if TYPE_CHECKING:
+    from framesmith_aten.meta import Effects
 
 #: The ids of refused calls.
 OVERLAPPING_MUTATION = "overlapping-mutation"
@@ -132,10 +135,10 @@ class Overlaps:
     """Remembers memory under views that overlap themselves, and the byte ranges of inputs.
 
     A view of symbolic sizes is examined when its memory is written to, since that may add a guard. `parts` lists such
-    views; the caller may go on adding to it.
+    views; the caller may add to it, too.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: list[Part]) -> None:
         self._parts = parts
         self._base_of: dict[Any, Shown] = {}
         self._indexed = 0
@@ -176,6 +179,16 @@ class Overlaps:
     def note_undone_by_sums(self, tensor: torch.Tensor) -> None:
         """Add the operand of a view through which writes are not carried back exactly."""
         self._storages.add(storage_id(tensor))
+
+    def note_call(self, effects: Effects, what: str) -> None:
+        """Add the views under a call, and refuse its writes as `check` does. `what`: its name."""
+        for shown in effects.undone_by_sums:
+            self.note_undone_by_sums(shown)
+        self._parts += effects.parts
+        for shown in effects.restrided:
+            self.note_restrided(shown, what)
+        for changed in [] if effects.reshaped else effects.written:
+            self.check(changed, what)
 
     def note(self, result: Any) -> None:
         for tensor in tensors_in(result):

@@ -56,6 +56,8 @@ from framesmith_aten.tracing.zero_tangents import ZeroTangents
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, aten
 
 _PROVENANCE = ("stack_trace", "nn_module_stack", PART.name)
+#: Entries of an operation's node, and those of the nodes that compute its derivative.
+_OF_DERIVATIVES = {"stack_trace": DERIVATIVE_OF.name, "nn_module_stack": "fwd_nn_module_stack"}
 #: The dtypes of the tensors that torch makes of numbers.
 _OF_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
@@ -83,8 +85,8 @@ class GraphTracer(LightDispatchMode):
         self.rules = rules or {}
         self.source: fx.Node | None = None
         self.phase: Phase = "forward"
-        #: Stack traces of the user's operations, by the sequence numbers of their autograd nodes.
-        self._operations: dict[int, str] = {}
+        #: The user's operations, by the sequence numbers of their autograd nodes.
+        self._operations: dict[int, fx.Node] = {}
         #: Constants, and the bodies of control flow.
         self.attributes: dict[str, Any] = {}
         #: The number of views through which no write is carried back exactly.
@@ -336,13 +338,15 @@ class GraphTracer(LightDispatchMode):
         """Note the user's operation that made the autograd node that runs; in the forward pass, the one made last."""
         if self.phase == "backward" or (self.source is not None and self.source.target is engine_gradients):
             running = unstable.current_autograd_node()
-            trace = None if running is None else self._operations.get(running._sequence_nr())
-            if trace is not None:
-                DERIVATIVE_OF.set(node, trace)
-        elif self.source is not None and "stack_trace" in self.source.meta:
+            operation = None if running is None else self._operations.get(running._sequence_nr())
+            if operation is not None:
+                for key, own in _OF_DERIVATIVES.items():
+                    if key in operation.meta:
+                        node.meta[own] = operation.meta[key]
+        elif self.source is not None:
             following = unstable.next_sequence_nr()
             if following is not None:  # operations without a derivative come after the one that took the number
-                self._operations.setdefault(following - 1, self.source.meta["stack_trace"])
+                self._operations.setdefault(following - 1, self.source)
 
     def _strip(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -22,7 +22,7 @@ from framesmith_aten.graphs.autograd_calls import new_leaf
 from framesmith_aten.graphs.transforms import PullBack
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.nested import tensors_in
-from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
+from framesmith_aten.recording import LOST_RESULT, VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tensor_methods import concerns_pinning
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
@@ -122,6 +122,12 @@ register_break(
     what="an operation writes to memory that it reads at another element",
     why="the result depends on the order in which torch's kernel visits the elements",
     hint="give the operation a clone of the tensor that it reads",
+)
+register_break(
+    LOST_RESULT,
+    what="a call with `out=` does not write there while it is traced",
+    why="some functions of torch return another tensor where a mode is active; a graph would not have the result",
+    hint="use the result of the call without `out=`",
 )
 register_break(
     VIEW_OR_COPY,
