@@ -44,7 +44,7 @@ OTHER_REASONS = (
     "its graph assumes of data what is not so at this call",
 )
 #: The errors that say so, made of (id, what, why).
-REFUSALS = ("AotUnsupported", "BackwardError", "TraceUnsupported")
+REFUSALS = ("AotUnsupported", "BackwardError", "NotRecorded", "TraceUnsupported")
 
 
 def load_all() -> None:

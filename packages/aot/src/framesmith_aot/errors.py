@@ -22,6 +22,13 @@ class AotUnsupported(AotError):
         self.hint = hint
 
 
+class NotRecorded(AotUnsupported):
+    """A function does what the graph of its calls of torch would not have."""
+
+    def __init__(self, id: str, what: str, why: str) -> None:
+        super().__init__(id, what, why, "framesmith.compile captures more; or run the function eagerly")
+
+
 class DoubleBackwardError(AotError):
     """A second derivative of a compiled graph was asked for, and its graph cannot be replayed."""
 

@@ -80,7 +80,7 @@ def test_guards_separate_metadata_constants_modes_and_identity():
     assert "sizes" in fn.explain(x[:1], y[:1]) and fn.explain(x, y) is None
 
 
-def test_inputs_that_come_to_overlap_are_compiled_anew():
+def test_inputs_that_come_to_overlap_are_compiled_again():
     def fn(x, y):
         x.add_(1)
         return y * 2

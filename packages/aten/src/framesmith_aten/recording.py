@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.checks import kernel_probes, limits
-from framesmith_aten.checks.overlaps import check_operands, parts_shown
+from framesmith_aten.checks.overlaps import Overlaps, check_operands, parts_shown
 from framesmith_aten.checks.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
 from framesmith_aten.checks.rng_order import check_order
 from framesmith_aten.errors import TraceUnsupported
@@ -51,16 +51,24 @@ VIEW_OR_COPY = "view-or-copy"
 LOST_RESULT = "lost-result"
 
 
-def refuse_lost_result(what: str, out: Iterable[torch.Tensor], effects: Effects) -> None:
-    """Raise TraceUnsupported for a call with `out=` under which no operator writes to the tensors `out`.
+def note_effects(overlaps: Overlaps, what: str, effects: Effects, out: Iterable[torch.Tensor] = ()) -> None:
+    """Add the views under a call to `overlaps`. Raises TraceUnsupported for a call whose writes a graph would not have.
 
-    Some of torch's functions (`linalg.matrix_rank`) return another tensor instead while a mode is active.
+    `what`: its name. `out`: the tensors of its argument of this name; some of torch's functions (`linalg.matrix_rank`)
+    return another tensor instead while a mode is active, and write to none of them.
     """
     written = {storage_id(one) for one in effects.written if one.layout is torch.strided}
     for tensor in out if not effects.reshaped else ():
         lost = tensor.layout is torch.strided and storage_id(tensor) not in written
         if lost and (tensor._has_symbolic_sizes_strides or tensor.numel()):
             raise TraceUnsupported(LOST_RESULT, f"{what}(out=...)", "no operator under the call writes to `out`")
+    for shown in effects.undone_by_sums:
+        overlaps.note_undone_by_sums(shown)
+    overlaps.parts += effects.parts
+    for shown in effects.restrided:
+        overlaps.note_restrided(shown, what)
+    for changed in [] if effects.reshaped else effects.written:
+        overlaps.check(changed, what)
 
 
 class KernelRefuses(Exception):

@@ -145,8 +145,8 @@ class AotFunction:
         )
         guards += _guards_of_tensors(found, graph)
         check = compile_guards([*state_guards(), *guards], (LEAVES.local,))
-        places = {id(one): at for at, one in reversed([*enumerate(leaves)])}
-        return Entry(check, graph, found.module, tuple(places[id(one.real)] for one in found.given), found.results)
+        positions = {id(one): at for at, one in reversed([*enumerate(leaves)])}
+        return Entry(check, graph, found.module, tuple(positions[id(one.real)] for one in found.given), found.results)
 
 
 def _no_globals() -> None:

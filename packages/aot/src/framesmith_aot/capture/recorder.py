@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from framesmith_aot.capture.provenance import module_stack, stack_of_user
-from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.errors import NotRecorded
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.interpret import refuse_method
 from framesmith_aten.checks.overlaps import Overlaps
@@ -32,7 +32,7 @@ from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.meta import EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import op_name
-from framesmith_aten.recording import OperatorLog, refuse_lost_result
+from framesmith_aten.recording import OperatorLog, note_effects
 from framesmith_aten.symbolic import has_symbols, hint_or_none, is_data_dependent, is_symbolic
 from framesmith_aten.tensor_methods import method_of
 from framesmith_guards.contexts import ambient
@@ -53,7 +53,6 @@ _UNKNOWN = "it is not known while compiling"
 #: Entries of `meta` that nodes of a graph module bring along.
 _PROVENANCE = ("stack_trace", "nn_module_stack")
 _TRANSFORM = "a function transform (torch.func)"
-INSTEAD: Final = "framesmith.compile captures it; or run the function eagerly"
 
 
 class _Here(threading.local):
@@ -143,7 +142,7 @@ class Recorder(TorchFunctionMode):
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, args = _target(func, args)
         if target is getattr and args[1] in ("grad", "_grad"):
-            raise refused("gradient-read", f"Tensor.{args[1]}", "the tensor is no input of the graph")
+            raise NotRecorded("gradient-read", f"Tensor.{args[1]}", "the tensor is no input of the graph")
         if target is getattr and args[1] in ("shape", "dtype", "device", "layout"):
             return getattr(*args)
         refuse_method(method_of(target), args, kwargs)
@@ -152,18 +151,17 @@ class Recorder(TorchFunctionMode):
         result = self._run(getattr if target is getattr else func, args, kwargs, log)
         for one in _leaves(result):
             if is_symbolic(one) and hint_or_none(one) is None and not self._numbers.knows_expression(one.node.expr):
-                raise refused("data-dependent", f"a value of data ({op_name(func)})", _UNKNOWN)
+                raise NotRecorded("data-dependent", f"a value of data ({op_name(func)})", _UNKNOWN)
         if not log.effects.forbid_removal and not any(map(torch.is_tensor, _leaves(result))):
             return result
         if log.effects.random:
             self._check_seed()
         if log.effects.reshaped and kwargs.get("out") is not None:
-            raise refused("metadata-mutation", f"{op_name(target)}(out=...)", "it resizes `out`")
+            raise NotRecorded("metadata-mutation", f"{op_name(target)}(out=...)", "it resizes `out`")
         try:
-            refuse_lost_result(op_name(target), tensors_in(kwargs.get("out")), log.effects)
-            self._overlaps.note_call(log.effects, op_name(target))
+            note_effects(self._overlaps, op_name(target), log.effects, tensors_in(kwargs.get("out")))
         except TraceUnsupported as error:
-            raise refused(error.id, error.what, error.why) from error
+            raise NotRecorded(error.id, error.what, error.why) from error
         self._overlaps.note(result)
         node = self._node(target, args, kwargs)
         EXAMPLE.set(node, result)
@@ -177,20 +175,20 @@ class Recorder(TorchFunctionMode):
                 return func(*args, **kwargs)
         except DynamicOutputShapeException as error:
             if self._fake_mode.shape_env is not None:
-                raise refused("data-dependent", f"the rank of a result ({op_name(func)})", _UNKNOWN) from error
+                raise NotRecorded("data-dependent", f"the rank of a result ({op_name(func)})", _UNKNOWN) from error
             attach_shape_env(self._fake_mode)  # sizes that depend on data become unbacked symbols
             return self._run(func, args, kwargs, log)
         except TraceUnsupported as error:
-            raise refused(error.id, error.what, error.why) from error
+            raise NotRecorded(error.id, error.what, error.why) from error
         except Exception as error:
             if is_data_dependent(error) or isinstance(error, DataDependentOutputException):
-                raise refused("data-dependent", f"a value of data ({op_name(func)})", _UNKNOWN) from error
-            raise AotUnsupported("trace-error", f"{type(error).__name__} in {op_name(func)}", str(error)) from error
+                raise NotRecorded("data-dependent", f"a value of data ({op_name(func)})", _UNKNOWN) from error
+            raise NotRecorded("trace-error", f"{type(error).__name__} in {op_name(func)}", str(error)) from error
 
     def _check_seed(self) -> None:
         """Raise AotUnsupported where the function has seeded the generator, which a graph does not."""
         if not torch.equal(torch.get_rng_state(), self._random):
-            raise refused("seed", "torch.manual_seed", "a graph draws from the generator as the call finds it")
+            raise NotRecorded("seed", "torch.manual_seed", "a graph draws from the generator as the call finds it")
 
     def _node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         operands, named = self._operand(args), self._operand(kwargs)
@@ -236,10 +234,10 @@ class Recorder(TorchFunctionMode):
     def _match_modes(self, wanted: ambient.Ambient) -> None:
         """Write the changes of grad mode and autocast since the last node into the graph."""
         if torch.is_inference_mode_enabled() is not self._inference:
-            raise refused("inference-mode", "torch.inference_mode", "its tensors are of another kind")
+            raise NotRecorded("inference-mode", "torch.inference_mode", "its tensors are of another kind")
         if wanted.grad and unstable.top_saved_tensors_default_hooks(True) != self._hooks:
             why = "the hooks would not see what the graph saves"
-            raise refused("saved-tensor-hooks", "a checkpoint, or torch.autograd.graph.saved_tensors_hooks", why)
+            raise NotRecorded("saved-tensor-hooks", "a checkpoint, or torch.autograd.graph.saved_tensors_hooks", why)
         if wanted.autocast != self._state.autocast or wanted.cache != self._state.cache:
             while self._opened:
                 self._mode_call(unstable.exit_autocast, self._opened.pop())
@@ -265,7 +263,7 @@ class Recorder(TorchFunctionMode):
             return value
         if id(value) not in self._fakes_of_held:
             if unstable.is_functorch_wrapped_tensor(value):
-                raise refused("functorch", _TRANSFORM, "its operations are not seen one by one")
+                raise NotRecorded("functorch", _TRANSFORM, "its operations are not seen one by one")
             fake = self._fake_mode.from_tensor(value, static_shapes=True)
             name = f"held_{len(self._held)}"
             self._held[name] = value
@@ -296,17 +294,13 @@ class Recorder(TorchFunctionMode):
         if node is None:
             wrapped = unstable.is_functorch_wrapped_tensor(value)
             what = _TRANSFORM if wrapped else "a tensor that no call of torch has made"
-            raise refused(
+            raise NotRecorded(
                 "functorch" if wrapped else "untracked-tensor", what, "its operations are not seen one by one"
             )
         if isinstance(value.grad_fn, torch.autograd.function.BackwardCFunction):
             what = "a torch.autograd.Function"
-            raise refused("autograd-function", what, "its backward is not that of the operations it calls")
+            raise NotRecorded("autograd-function", what, "its backward is not that of the operations it calls")
         return node
-
-
-def refused(id: str, what: str, why: str) -> AotUnsupported:
-    return AotUnsupported(id, what, why, INSTEAD)
 
 
 def _target(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -317,7 +311,7 @@ def _target(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     name = str(getattr(func, "__name__", ""))
     if name in ("__set__", "__delete__"):
         what = f"an assignment to Tensor.{func.__self__.__name__}"
-        raise refused("attribute-set", what, "a graph does not change tensor objects")
+        raise NotRecorded("attribute-set", what, "a graph does not change tensor objects")
     if name == "__get__":
         return getattr, (args[0], func.__self__.__name__)
     return (name if getattr(torch.Tensor, name, None) is func else func), args
@@ -328,6 +322,8 @@ def _leaves(value: Any) -> Iterator[Any]:
         for item in value:
             yield from _leaves(item)
     elif isinstance(value, dict):
-        raise refused("strange-result", "a call that returns a dict", "a graph has tensors, numbers and tuples of them")
+        raise NotRecorded(
+            "strange-result", "a call that returns a dict", "a graph has tensors, numbers and tuples of them"
+        )
     else:
         yield value

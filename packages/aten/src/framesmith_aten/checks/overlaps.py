@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,9 +29,6 @@ from framesmith_aten.layouts import (
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import arguments, row, shows_part, written
 from framesmith_aten.symbolic import as_expressions, has_symbols, holds, holds_at_present
-
-if TYPE_CHECKING:
-    from framesmith_aten.meta import Effects
 
 #: The ids of refused calls.
 OVERLAPPING_MUTATION = "overlapping-mutation"
@@ -139,7 +136,7 @@ class Overlaps:
     """
 
     def __init__(self, parts: list[Part]) -> None:
-        self._parts = parts
+        self.parts = parts
         self._base_of: dict[Any, Shown] = {}
         self._indexed = 0
         self._storages: set[int] = set()
@@ -180,16 +177,6 @@ class Overlaps:
         """Add the operand of a view through which writes are not carried back exactly."""
         self._storages.add(storage_id(tensor))
 
-    def note_call(self, effects: Effects, what: str) -> None:
-        """Add the views under a call, and refuse its writes as `check` does. `what`: its name."""
-        for shown in effects.undone_by_sums:
-            self.note_undone_by_sums(shown)
-        self._parts += effects.parts
-        for shown in effects.restrided:
-            self.note_restrided(shown, what)
-        for changed in [] if effects.reshaped else effects.written:
-            self.check(changed, what)
-
     def note(self, result: Any) -> None:
         for tensor in tensors_in(result):
             self._first.setdefault(storage_id(tensor), weakref.ref(tensor))
@@ -223,10 +210,10 @@ class Overlaps:
 
     def _bases(self, shown: Shown) -> list[Shown]:
         """Return the layout, the one that it is a known part of, and so on."""
-        for part, whole in self._parts[self._indexed :]:
+        for part, whole in self.parts[self._indexed :]:
             if part.key != whole.key:
                 self._base_of.setdefault(part.key, whole)
-        self._indexed = len(self._parts)
+        self._indexed = len(self.parts)
         found = {shown.key: shown}
         above = self._base_of.get(shown.key)
         while above is not None and above.key not in found:

@@ -31,6 +31,7 @@ from framesmith_aten.operators import (
     arguments,
     asks_device,
     asks_sizes,
+    changes_metadata,
     gives_unknown_value,
     is_composite,
     is_random,
@@ -372,6 +373,9 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise TraceUnsupported where recording the call would lose part of its meaning."""
     if not isinstance(func, OpOverload):
         raise TraceUnsupported("no-operator", str(func), "only ATen and custom operators are recorded")
+    if changes_metadata(func):
+        why = "an operator under the call changes sizes, strides or storage in place"
+        raise TraceUnsupported("metadata-mutation", str(func), why)
     if undeclared_writes(func, args, kwargs):
         why = "it updates running statistics that its schema does not declare"
         raise TraceUnsupported("hidden-mutation", str(func), why)

@@ -37,7 +37,7 @@ from framesmith_aten.meta import (
 )
 from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import op_name
-from framesmith_aten.recording import OperatorLog, effects_of, refuse_lost_result
+from framesmith_aten.recording import OperatorLog, effects_of, note_effects
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput, placeholder_name
@@ -290,10 +290,10 @@ class GraphBuilder:
             fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
             storages = {storage_id(fake) for fake in fakes if fake.layout is torch.strided}
             effects.written = [one for one in effects.written if storage_id(one) in storages]
-        if "out" in kwargs:
-            out = [one for node in nodes_in((kwargs["out"],), {}) for one in tensors_in(fake_of_node(node))]
-            refuse_lost_result(op_name(target), out, effects)
-        self.overlaps.note_call(effects, op_name(target))
+        out = nodes_in((kwargs["out"],), {}) if "out" in kwargs else ()
+        note_effects(
+            self.overlaps, op_name(target), effects, [one for node in out for one in tensors_in(fake_of_node(node))]
+        )
         for changed in effects.written if self._recomputed_from else ():
             if changed.layout is torch.strided and storage_id(changed) in self._recomputed_from:
                 raise GraphBreak(CHANGED_AFTER, op_name(target))
