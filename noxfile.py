@@ -89,7 +89,7 @@ SMOKE_TESTS = [
     "repository/test_readmes.py",
     "api/test_compile.py",
     "api/test_torch_compile_entry_point.py",
-    "training/test_optimizers.py",
+    "training/optimizers/test_optimizers.py",
     "errors/test_failures.py",
     "operators/test_custom_operators.py",
 ]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD, Adam, lr_scheduler
 
 import framesmith
-from integration_tests.training.test_helper_cases import comparable
+from integration_tests.training.optimizers.test_helper_cases import comparable
 
 STEPS = 8
 

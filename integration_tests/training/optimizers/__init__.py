@@ -1,0 +1,1 @@
+"""Optimizers, schedulers and what helps them: graphs, compilations, results beside eager mode."""
