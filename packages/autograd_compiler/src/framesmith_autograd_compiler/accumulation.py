@@ -96,8 +96,9 @@ class Accumulator:
 def _add_all(sums: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Add gradients to existing ones, one by one where a kernel of several would add to shared memory twice at once."""
     befores, grads = [before for before, _ in sums], [grad for _, grad in sums]
-    if len(sums) > 1 and (all(before.is_cpu for before in befores) or all_disjoint(*befores)):
-        torch._foreach_add_(befores, grads)
+    add = unstable.foreach_add_
+    if add is not None and len(sums) > 1 and (all(before.is_cpu for before in befores) or all_disjoint(*befores)):
+        add(befores, grads)
         return
     for before, grad in sums:
         before.add_(grad)

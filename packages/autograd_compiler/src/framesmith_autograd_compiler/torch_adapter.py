@@ -15,6 +15,7 @@ unstable: Final = Needs(
     (
         # Belongs to torch._C, not to torch._dynamo.
         need("torch._C._dynamo.autograd_compiler", _CAPTURE, name="engine", members=("set_autograd_compiler",)),
+        need("torch._foreach_add_", "gradients are added to existing ones one by one", instead=None),
     ),
     of_aten,
     of_guards,
