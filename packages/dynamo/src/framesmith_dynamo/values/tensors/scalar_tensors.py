@@ -16,6 +16,7 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 
 if TYPE_CHECKING:
+    from framesmith_dynamo.graph.builder import TensorRef
     from framesmith_dynamo.values.base import Tracer, Value
 
 #: Operators that are the same for 64-bit integers and Python's, for numbers such as sizes; divisions by positive
@@ -38,12 +39,12 @@ def item_of(tr: Tracer, value: Value) -> Value | None:
     if not isinstance(value, TensorObject):
         return None
     known = tr.facts.tensor_items.get(id(value.ref))
-    if known is None or known[1] != value.fake._version or _is_shared(tr, value):
+    if known is None or known[1] != value.fake._version or _is_shared(tr.builder.inputs, value):
         return None
     return known[2]
 
 
-def _is_shared(tr: Tracer, value: TensorObject) -> bool:
+def _is_shared(inputs: Sequence[TensorRef], value: TensorObject) -> bool:
     """Whether a tensor is an input, and another input shows its memory, which the trace may have written to.
 
     That a written input shares no memory at other calls is guarded, see `framesmith_dynamo.residual.shared_memory`.
@@ -51,7 +52,7 @@ def _is_shared(tr: Tracer, value: TensorObject) -> bool:
     real = value.ref.real
     if real is None:
         return False
-    others = (ref.real for ref in tr.builder.inputs if ref is not value.ref)
+    others = (ref.real for ref in inputs if ref is not value.ref)
     return any(other is not None and share_storage(real, other) for other in others)
 
 

@@ -47,14 +47,14 @@ def _stepping(function: FunctionType) -> Handler:
     """Return the handler of a scheduler's step."""
 
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if args and _is_left(tr, function, args, kwargs):
+        if args and _leave(tr, function, args, kwargs):
             return tr.constant(None)
         return cast(FunctionValue, tr.constant(function)).interpret(tr, args, kwargs)
 
     return handler
 
 
-def _is_left(tr: Tracer, function: FunctionType, args: Args, kwargs: Kwargs) -> bool:
+def _leave(tr: Tracer, function: FunctionType, args: Args, kwargs: Kwargs) -> bool:
     """Leave a step to Python, after the graph; False where it is interpreted."""
     scheduler, *given = (*args, *kwargs.values())
     if tr.facts.follows_calls or not all(isinstance(one, ConstantValue | TensorValue) for one in given):
@@ -78,7 +78,7 @@ def _with_inner(tr: Tracer, value: Value) -> list[ObjectValue] | None:
     """Return a scheduler and those in it; None if one is none of torch's, or may change something else."""
     if not isinstance(value, ObjectValue) or value.is_new or part_of_torch(value.cls.__module__) is None:
         return None
-    if not _uses_numbers(tr, value):
+    if not _guard_functions(tr, value):
         return None
     found = [value]
     for inner in value.getattr_(tr, _INNER).unpack(tr) if _INNER in vars(value.obj) else ():
@@ -89,8 +89,8 @@ def _with_inner(tr: Tracer, value: Value) -> list[ObjectValue] | None:
     return found
 
 
-def _uses_numbers(tr: Tracer, scheduler: ObjectValue) -> bool:
-    """Whether functions that a scheduler holds change nothing. The program's have guards: others may be there later."""
+def _guard_functions(tr: Tracer, scheduler: ObjectValue) -> bool:
+    """Guard the functions of the program that a scheduler holds; return whether all it holds change nothing."""
     for name, held in vars(scheduler.obj).items():
         for index, function in enumerate(held if type(held) is list else (held,)):
             if name == _INNER or not callable(function) or _is_torchs(function):
@@ -125,10 +125,10 @@ def _groups(tr: Tracer, schedulers: Sequence[ObjectValue]) -> list[DictValue] | 
             if not isinstance(group, DictValue) or group.source is None or tr.journal.is_mutated(group):
                 return None
             found[id(group)] = group
-    return [*found.values()] if all(_has_numbers(tr, group) for group in found.values()) else None
+    return [*found.values()] if all(_reads_numbers(tr, group) for group in found.values()) else None
 
 
-def _has_numbers(tr: Tracer, group: DictValue) -> bool:
+def _reads_numbers(tr: Tracer, group: DictValue) -> bool:
     """Whether the rate of a group is a number, unless a call before is known to change it, and none of it a tensor."""
     if _RATE not in group.entries:
         return False
