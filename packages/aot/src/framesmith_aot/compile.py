@@ -136,6 +136,8 @@ def _compile(
     if steps.observe is not None and clock is not None:
         observe = partial(_observe, steps.observe, _names(gm, call), clock)
     if not joint.training:
+        if simplify is not None:
+            simplify(joint)
         if observe is not None:
             observe(joint)
         return _for_inference(joint, call, steps, training)

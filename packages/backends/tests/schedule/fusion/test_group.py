@@ -27,7 +27,7 @@ def written(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
     y = x @ w
     mean = y.mean(0)
     x.copy_(y.sin())
-    return mean @ w, (x @ w).softmax(-1) + mean, torch.rand(30) + mean
+    return mean[None] @ w, (x @ w).softmax(-1) + mean, torch.rand(30) + mean
 
 
 PROGRAMS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {

@@ -70,7 +70,7 @@ class _Derivative:
 
     function: Callable[..., Any]
     positions: tuple[int | None, ...]
-    draws: bool = False
+    draws: bool
 
 
 class DerivativeGraphs:
@@ -172,7 +172,7 @@ class DerivativeGraphs:
         first = len(second.inputs) + len(self._ends)
         given: dict[int, ValueKey | None] = dict.fromkeys(range(first, first + len(slots)))
         given.update(zip(range(len(operands) - len(self._keys), len(operands)), self._keys, strict=True))
-        draws = False
+        draws = True
 
         def simplify(joint: JointGraph) -> None:
             nonlocal draws
