@@ -25,7 +25,7 @@ def test_examples(capsys):
     assert printed.endswith(shown)
     for example in others:
         exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
-        assert re.search("CALL|looked", capsys.readouterr().out)
+        assert re.search(r"CALL|looked|\[3\]", capsys.readouterr().out)
 
 
 def test_all_names_are_mentioned():
