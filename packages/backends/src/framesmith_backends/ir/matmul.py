@@ -9,7 +9,7 @@ from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel, Param
-from framesmith_backends.ir.program import BufferView
+from framesmith_backends.ir.program import BufferView, Failure
 from framesmith_backends.ir.symbolic.size import Size, Symbol, symbols_of
 
 #: BLAS counts in 32 bits.
@@ -77,3 +77,10 @@ class Matmul:
 OnGpu = Kernel | FusedMatmul | FusedAttention | FusedAttentionGradient
 #: The items of a native entry, which run one after the other.
 Item = OnGpu | Matmul
+
+
+def failures_of(item: Item) -> tuple[Failure, ...]:
+    """Return the exceptions that an item may raise on the CPU: items behind it do not run then."""
+    if isinstance(item, Kernel):
+        return tuple(check.failure for check in item.checks)
+    return item.failures if isinstance(item, FusedAttention) else ()

@@ -161,13 +161,31 @@ def test_an_input_is_not_written_where_a_check_fails() -> None:
     gm = mutating(step, (x, table, at), [0])
     call = CpuBackend().compile(gm, (x, table, at))
     runs = [step for step in make_plan(lower_graph(gm, CPU).program, CPU).steps if isinstance(step, Run)]
-    assert [any(kernel.checks for kernel in run.kernels) for run in runs] == [True, False]
+    assert [[bool(kernel.checks) for kernel in run.kernels] for run in runs] == [[True, False]]
     call([x, table, at])
     assert torch.equal(x, torch.ones(4, 3))
     at[3] = 5
     with pytest.raises(IndexError):
         call([x, table, at])
     assert torch.equal(x, torch.ones(4, 3))
+
+
+def test_many_launches_before_and_behind_a_check_are_functions_of_their_own() -> None:
+    count = 70  # more launches than are one function
+
+    def step(x: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        before = [x.roll(k, 0).sum(k % 2) for k in range(count)]
+        chosen = x[at].sum() + sum(one.sum() for one in before)
+        return (x - chosen, *(x.roll(k, 0).sum(k % 2) * chosen for k in range(count)))
+
+    x, at = torch.randn(5, 7), torch.tensor([1, 2])
+    gm = mutating(step, (x, at), [0])
+    call, given, expected = CpuBackend().compile(gm, (x, at)), x.clone(), x.clone()
+    torch.testing.assert_close(call([given, at]), gm(expected, at))
+    torch.testing.assert_close(given, expected)
+    with pytest.raises(IndexError):
+        call([given, at + 9])
+    torch.testing.assert_close(given, expected)
 
 
 def test_the_first_of_several_checks_says_what_is_wrong() -> None:

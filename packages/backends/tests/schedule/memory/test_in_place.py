@@ -183,6 +183,30 @@ def test_nothing_is_copied_where_a_check_fails() -> None:
     assert torch.equal(inputs[0], X)
 
 
+def test_what_runs_behind_a_check_writes_in_place() -> None:
+    def updated(p: Tensor, m: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        gradient = torch.zeros_like(p).index_add(0, at, m[at])
+        m = m * 0.9 + gradient.softmax(1)
+        return p - m.sin(), m
+
+    inputs = [X, Y, torch.tensor([0, 3, 3])]
+    plan = check(updated, inputs, [0, 1])
+    assert copies(plan) == 0 and not any(kernel.name.startswith("copy") for kernel in plan.kernels)
+    assert any(kernel.checks for kernel in plan.kernels) and sum(isinstance(step, Run) for step in plan.steps) == 1
+    call = CpuBackend().compile(mutating(updated, inputs, [0, 1]), inputs)
+    given = [X.clone(), Y.clone(), torch.tensor([0, 5, 3])]
+    with pytest.raises(IndexError):
+        call([*given])
+    assert torch.equal(given[0], X) and torch.equal(given[1], Y)
+
+
+def test_a_buffer_begun_before_a_check_is_copied() -> None:
+    def added(p: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        return (torch.zeros(5, 7).index_put((at,), p[at].sin(), accumulate=True),)
+
+    check(added, [X, torch.tensor([0, 3, 3])], [0])
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("launch", ["native", "python"])
 @pytest.mark.parametrize("dtype", [row.torch for row in DTYPES.values()])

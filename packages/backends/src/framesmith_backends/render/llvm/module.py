@@ -14,9 +14,8 @@ from typing import Any
 
 from framesmith_backends.ir.canonical import kernel_form
 from framesmith_backends.ir.expr import Number, cost
-from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.matmul import Item, Matmul
+from framesmith_backends.ir.matmul import Item, Matmul, failures_of
 from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic.size import Sym, Symbol, hint
 from framesmith_backends.render.llvm.blas import BLAS, MATMULS_BEGIN, MATMULS_END, emit_matmul, emit_too_large
@@ -164,7 +163,7 @@ def add_entry(
     The buffers after the tensors lie in the last of these, `inner` bytes from its start.
     """
     has_matmuls = any(isinstance(launch.item, Matmul) for launch in launches)
-    failures = [failure for launch in launches for failure in _failures_of(launch.item)]
+    failures = [failure for launch in launches for failure in failures_of(launch.item)]
     w = Writer(entry=[f"%table = alloca [{count + len(inner)} x ptr], align 16"])
     w.out += inner_lines(m, name, count, inner)
     given = [number_value(k, one).typed for k, one in enumerate(numbers)] + ["ptr %table"]
@@ -177,7 +176,7 @@ def add_entry(
         w.entry.append(f"%failed.checks = alloca [{len(failures)} x i8]")
         w.line(f"call void @llvm.memset.p0.i64(ptr %failed.checks, i8 0, i64 {len(failures)}, i1 false)")
         given.append("ptr %failed.checks")
-    _write_launches(m, w, name, launches, ", ".join(given))
+    _write_until_failed(m, w, name, launches, ", ".join(given))
     counts = _counts_lines(launches)
     block = "counted" if counts else "begin" if numbers else "run"
     lines = [*w.entry, *begin_lines(m, count, numbers), *counts, *_unlocked(m, launches, w.out, block)]
@@ -250,29 +249,36 @@ def _failures_lines(m: KernelModule, name: str, failures: Sequence[Failure]) -> 
     ]  # fmt: skip
 
 
+def _write_until_failed(m: KernelModule, w: Writer, name: str, launches: Sequence[NativeLaunch], given: str) -> None:
+    """The launches in order; those behind the last one with checks run where none of them has failed."""
+    first = max((at + 1 for at, launch in enumerate(launches) if failures_of(launch.item)), default=0)
+    _write_launches(m, w, name, launches[:first], given)
+    if first in (0, len(launches)):
+        _write_launches(m, w, name, launches[first:], given)
+        return
+    count = sum(len(failures_of(launch.item)) for launch in launches)
+    stops = w.emit(f"call i1 @fs.failed(ptr %failed.checks, i64 {count})", "i1")
+    w.out += [f"br i1 {stops.text}, label %stopped, label %unchecked", "unchecked:"]
+    _write_launches(m, w, f"{name}.unchecked", launches[first:], given)
+    w.out += ["br label %stopped", "stopped:"]
+
+
 def _write_launches(
     m: KernelModule, w: Writer, name: str, launches: Sequence[NativeLaunch], given: str, checks: int = 0
 ) -> None:
     """The launches in order, behind so many checks; many are in functions of their own, which take `given`."""
     if len(launches) <= PART:
-        for number, launch in enumerate(launches):
-            _write_launch(m, w, number, launch, checks)
-            checks += len(_failures_of(launch.item))
+        for launch in launches:
+            _write_launch(m, w, launch, checks)
+            checks += len(failures_of(launch.item))
         return
     for start in range(0, len(launches), PART):
         part, inside, some = f"{name}.part{start // PART}", Writer(), launches[start : start + PART]
         _write_launches(m, inside, part, some, given, checks)
-        checks += sum(len(_failures_of(one.item)) for one in some)
+        checks += sum(len(failures_of(one.item)) for one in some)
         lines = [*inside.entry, *inside.out, "ret void"]
         m.entries.append(function_text(f"define internal void @{part}({given})", lines))
         w.line(f"call void @{part}({given})")
-
-
-def _failures_of(item: Item) -> tuple[Failure, ...]:
-    """The exceptions that an item may raise; each has a byte of the entry's."""
-    if isinstance(item, Kernel):
-        return tuple(check.failure for check in item.checks)
-    return item.failures if isinstance(item, FusedAttention) else ()
 
 
 def _counts_lines(launches: Sequence[NativeLaunch]) -> list[object]:
@@ -329,7 +335,7 @@ def _known(launch: NativeLaunch) -> dict[Symbol, Value]:
     return {symbol: number_value(at, symbol) for symbol, at in numbers if isinstance(symbol, Symbol)}
 
 
-def _write_launch(m: KernelModule, w: Writer, number: int, launch: NativeLaunch, checks: int) -> None:
+def _write_launch(m: KernelModule, w: Writer, launch: NativeLaunch, checks: int) -> None:
     """Read the item's buffers, and run it; a kernel takes a table of buffers, numbers, and the first of its checks."""
     known, item = _known(launch), launch.item
     table = Value("%table", "ptr")
@@ -339,9 +345,9 @@ def _write_launch(m: KernelModule, w: Writer, number: int, launch: NativeLaunch,
         emit_matmul(w, item, dict(zip(names, pointers, strict=True)), known)
         return
     function, shape = add_kernel(m, item)
-    can_fail = bool(_failures_of(item))
+    can_fail = bool(failures_of(item))
     values = [*pointers, *(number_value(at, n) for at, n in zip(launch.numbers, item.numbers, strict=True))]
-    own = Value(f"%t{number}", "ptr")
+    own = Value(f"%t{len(w.entry)}", "ptr")
     w.entry.append(f"{own.text} = alloca [{len(values) + can_fail} x ptr], align 16")
     if item.points == 0:
         return

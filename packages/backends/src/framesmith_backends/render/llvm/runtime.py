@@ -28,7 +28,7 @@ done:
   ret void
 }"""
 
-#: For entries with checks: raise the exception of the first that failed; returns whether there was one.
+#: For entries with checks: raise the exception of the first that failed, and return whether there was one; the latter.
 FAILURES = (
     "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
     """define internal i1 @fs.raise(ptr %words, ptr %exceptions, ptr %messages, i64 %count) {
@@ -54,6 +54,22 @@ raise:
   %message = load ptr, ptr %message.at
   call void @PyErr_SetString(ptr %exception, ptr %message)
   ret i1 true
+}""",
+    """define internal i1 @fs.failed(ptr %words, i64 %count) {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %more ]
+  %at = getelementptr i8, ptr %words, i64 %k
+  %word = load i8, ptr %at
+  %failed = icmp ne i8 %word, 0
+  br i1 %failed, label %done, label %more
+more:
+  %next = add i64 %k, 1
+  %some = icmp ult i64 %next, %count
+  br i1 %some, label %loop, label %done
+done:
+  ret i1 %failed
 }""",
 )
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.expr import Expr, Load, indirect_parts, loads
 from framesmith_backends.ir.kernel import Kernel, RowPass, Store, params_of, with_numbers
-from framesmith_backends.ir.matmul import Item
+from framesmith_backends.ir.matmul import Item, failures_of
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.schedule.fusion.domains import variables_of
@@ -44,8 +44,6 @@ def write_in_place(steps: Sequence[Step], program: Program, in_order: bool) -> l
         return list(steps)
     run = steps[last]
     assert isinstance(run, Run)
-    if any(kernel.checks for kernel in run.kernels):
-        return list(steps)  # a check is looked at when the whole run has ended
     uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
     items = _Items(run.items, in_order)
     targets: dict[str, str] = {}
@@ -55,7 +53,7 @@ def write_in_place(steps: Sequence[Step], program: Program, in_order: bool) -> l
             continue
         target, source = pair
         private = uses[target] == uses[source] == 1 and not {target, source} & {*program.outputs}
-        if private and items.may_write(source, target):
+        if private and items.is_made_behind_checks(source) and items.may_write(source, target):
             targets[source] = target
             items.rename(source, target)
             done.add(at)
@@ -80,7 +78,7 @@ def copy_by_kernels(steps: Sequence[Step], program: Program) -> list[Step]:
     if not kernels:
         return kept
     last = kept[-1]
-    if isinstance(last, Run) and not any(kernel.checks for kernel in last.kernels):
+    if isinstance(last, Run):
         return [*kept[:-1], run_of(last.entry, (*last.items, *kernels))]
     return [*kept, run_of("run_copies", kernels)]
 
@@ -208,6 +206,11 @@ class _Items:
         for k, item in enumerate(items):
             for name in names_of(item):
                 self.naming.setdefault(name, []).append(k)
+        self._first = max((k + 1 for k, item in enumerate(items) if failures_of(item)), default=0)
+
+    def is_made_behind_checks(self, source: str) -> bool:
+        """Whether items name the buffer that do not run where a check fails (see `failures_of`), and no others."""
+        return self.naming.get(source, (0,))[0] >= self._first
 
     def may_write(self, source: str, target: str) -> bool:
         """Whether the kernel that makes `source` may write it to `target` instead.
