@@ -127,6 +127,22 @@ def test_modules_read_their_parameters_at_each_call():
     assert len(compiled.entries) == 2
 
 
+def test_a_compiled_module_has_the_state_of_the_module_and_can_be_copied():
+    for module in (
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+        fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4))),
+    ):
+        compiled, x = aot_module(module, graph).eval(), values()
+        assert [*compiled.state_dict()] == [f"compiled_module.{name}" for name in module.state_dict()]
+        twin = copy.deepcopy(compiled)
+        assert not twin.training and not twin.compiled_module.training
+        with torch.no_grad():
+            next(twin.parameters()).zero_()
+        torch.testing.assert_close(compiled(x), module(x))
+        torch.testing.assert_close(twin(x), twin.compiled_module(x))
+        assert not torch.equal(compiled(x), twin(x))
+
+
 def test_graph_modules_of_every_form():
     class Inner(nn.Module):
         def __init__(self):

@@ -8,6 +8,7 @@ not guarded, as in torch's functions of these names: pass it, or compile with fr
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,8 +230,18 @@ class AotModule(torch.nn.Module):
         def functional(state: Mapping[str, torch.Tensor], training: Any, args: Any, kwargs: Any) -> Any:
             return torch.func.functional_call(called, dict(state), args, kwargs)
 
-        self._called = called
+        def state() -> dict[str, torch.Tensor]:
+            return {**dict(called.named_parameters()), **dict(called.named_buffers())}
+
+        self._state = state  # `called` is no submodule: its parameters are those of `compiled_module`
+        self._options = options
         self._compiled = AotFunction(functional, options, _paths(module))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AotModule:
+        """Return a copy of the module, for which nothing is compiled."""
+        made = AotModule(copy.deepcopy(self.compiled_module, memo), self._options)
+        made.training = self.training
+        return made
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -238,10 +249,8 @@ class AotModule(torch.nn.Module):
         return self._compiled.entries
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._called
-        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        training = tuple(one.training for one in module.modules())
-        return self._compiled(state, training, args, kwargs)
+        training = tuple(one.training for one in self.compiled_module.modules())
+        return self._compiled(self._state(), training, args, kwargs)
 
 
 def aot_module(

@@ -167,7 +167,7 @@ class DerivativeGraphs:
         numbers = itertools.count()
         found = tuple([next(numbers) if one else None for one in asked])
         if not any(asked):
-            return _Derivative(lambda *_: (), found)
+            return _Derivative(lambda *_: (), found, draws=False)
         graph = _Tracing(second, self._index, request, self._ends, slots, own, asked, len(self._saved)).module()
         first = len(second.inputs) + len(self._ends)
         given: dict[int, ValueKey | None] = dict.fromkeys(range(first, first + len(slots)))
